@@ -168,6 +168,12 @@ class RefusedByState(PawlError):
     exit_code = 5
 
 
+class AgentDisabled(RefusedByState):
+    """The agent is configured with ``enabled = false`` and takes no new work."""
+
+    code = "agent_disabled"
+
+
 class IllegalTransition(RefusedByState):
     """The state machine has no such transition."""
 
@@ -175,7 +181,7 @@ class IllegalTransition(RefusedByState):
 
 
 class TaskNotEnded(RefusedByState):
-    """The task has not ended, so it has no result yet. ``pawl wait`` waits for it, ``pawl logs`` shows what is there."""
+    """The task has not ended and has no result yet. ``pawl wait`` waits for it, ``pawl logs`` shows what is there."""
 
     code = "task_not_ended"
     retryable = True

@@ -108,7 +108,14 @@ class Home:
     def prepare(self) -> None:
         """Make what is missing, private to the owner. Raises ``home_refused`` for a home of somebody else."""
         make_private_directory(self.path)
-        for path in (self.data, self.artifacts, self.spool, self.run, self.logs, os.path.dirname(self.socket)):
+        for path in (
+            self.data,
+            self.artifacts,
+            self.spool,
+            self.run,
+            self.logs,
+            os.path.dirname(self.socket),
+        ):
             make_private_directory(path)
 
 

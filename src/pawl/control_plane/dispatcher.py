@@ -1,0 +1,164 @@
+"""Slots: who may start now, and what starts next when one becomes free.
+
+Owns: the count of taken slots, in all and by agent, and which agents have something queued (both in memory; the
+queue itself is the index over queued rows). Invariant: no more run than the settings allow, and whoever could run
+does: nothing queued waits beside a free slot that fits it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from pawl.control_plane import store
+from pawl.control_plane.model import Task
+from pawl.control_plane.statements import Q
+from pawl.errors import StorageError
+from pawl.log import logger
+from pawl.runner.identity import ProcessIdentity
+from pawl.storage import Reader, Writer
+from pawl.timers import Timer, Timers
+
+log = logger("dispatcher")
+_RETRY_MS = 1_000
+
+
+class Dispatcher:
+    """Hands out slots. ``started`` is called with every task that was claimed from the queue."""
+
+    def __init__(
+        self, writer: Writer, reader: Reader, timers: Timers, owner: ProcessIdentity,
+        started: Callable[[Task], None], expired: Callable[[Task], None],
+    ) -> None:  # fmt: skip
+        self._writer = writer
+        self._reader = reader
+        self._timers = timers
+        self._owner = owner
+        self._started = started
+        self._expired = expired
+        self.max_concurrent = 0
+        self.slots_of: Callable[[str], int | None] = lambda agent: None
+        self._taken: Counter[str] = Counter()
+        self._total = 0
+        self._queued: set[str] = set()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._expiry: Timer | None = None
+
+    async def start(self) -> None:
+        """Begin to hand out slots, first to what was queued before."""
+        self._queued = {agent for agent, _ in await self._reader.all(Q.queued_agents)}
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="dispatcher")
+        self._wake.set()
+        await self._arm_expiry()
+
+    async def stop(self) -> None:
+        """Start nothing any more. Twice is harmless."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    def reserve(self, agent: str) -> bool:
+        """Take a slot for a task that is not stored yet. False where it must queue behind others, or for a slot."""
+        if self._task is None or self._free(agent) < 1 or any(self._free(each) > 0 for each in self._queued):
+            return False
+        self.take(agent)
+        return True
+
+    def take(self, agent: str) -> None:
+        """Count a slot as taken: reserved, claimed or adopted."""
+        self._taken[agent] += 1
+        self._total += 1
+
+    def release(self, agent: str) -> None:
+        """A slot is free again."""
+        self._taken[agent] -= 1
+        self._total -= 1
+        if self._queued:
+            self._wake.set()
+
+    def queued(self, task: Task) -> None:
+        """A task was queued."""
+        self._queued.add(task.agent)
+        self._wake.set()
+        if task.queue_deadline_ms is not None and self._task is not None:
+            self._watch(task.queue_deadline_ms)
+
+    def wake(self) -> None:
+        """Look again: settings changed."""
+        self._wake.set()
+
+    @property
+    def running(self) -> int:
+        """How many slots are taken."""
+        return self._total
+
+    def _free(self, agent: str) -> int:
+        room = self.max_concurrent - self._total
+        limit = self.slots_of(agent)
+        return room if limit is None else min(room, limit - self._taken[agent])
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._fill()
+            except StorageError as error:
+                log.warning("cannot claim", code=error.code, error=error.message)
+                self._timers.after(_RETRY_MS, self._wake.set)
+
+    async def _fill(self) -> None:
+        """Claim until no slot or no fitting task is left; one transaction claims many."""
+        while True:
+            room = self.max_concurrent - self._total
+            agents = {agent: free for agent in self._queued if (free := self._free(agent)) > 0}
+            if room < 1 or not agents:
+                return
+            # an agent leaves the set before the claim: what is queued meanwhile puts it back
+            self._queued -= set(agents)
+            try:
+                tasks = await self._writer.submit(
+                    store.claim, self._owner, self._timers.clock.monotonic_ms(), room, agents
+                )
+            except StorageError:
+                self._queued |= set(agents)
+                raise
+            found = Counter(task.agent for task in tasks)
+            # who got all it asked for, or was cut off by the room, may have more
+            self._queued |= {agent for agent, free in agents.items() if found[agent] >= free or len(tasks) >= room}
+            for task in tasks:
+                self.take(task.agent)
+                self._started(task)
+
+    # --- queue times ------------------------------------------------------------------------------------------
+
+    def _watch(self, deadline_ms: int) -> None:
+        delay = deadline_ms - self._timers.clock.wall_ms()
+        due = self._timers.clock.monotonic_ms() + max(0, delay) + 1
+        if self._expiry is None or self._expiry.cancelled or due < self._expiry.due_ms:
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._expiry = self._timers.at(due, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        asyncio.get_running_loop().create_task(self._expire_now())
+
+    async def _expire_now(self) -> None:
+        try:
+            for task in await self._writer.submit(store.expire):
+                self._expired(task)
+            await self._arm_expiry()
+        except StorageError as error:
+            log.warning("cannot end what waited too long", code=error.code, error=error.message)
+            self._timers.after(_RETRY_MS, self._expire)
+
+    async def _arm_expiry(self) -> None:
+        row = await self._reader.one(Q.next_queue_deadline)
+        if row and row[0] is not None:
+            self._watch(row[0])

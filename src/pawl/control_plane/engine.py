@@ -1,0 +1,282 @@
+"""The control plane of one daemon: the one authority on running work.
+
+Puts the parts together and offers what engines and handlers need: submit, cancel, wait, and the order of starting
+and stopping. Nothing here decides about a row: ``store`` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from pawl import failpoints
+from pawl.control_plane import store
+from pawl.control_plane.dispatcher import Dispatcher
+from pawl.control_plane.model import TERMINAL, NewTask, Outcome, Task
+from pawl.control_plane.recovery import Recovery
+from pawl.control_plane.settlement import Settlement
+from pawl.control_plane.statements import Q
+from pawl.control_plane.store import Ended, Submitted
+from pawl.control_plane.supervisor import Live, Supervisor
+from pawl.control_plane.work import Roster, Settings
+from pawl.errors import AmbiguousId, PawlError, StorageError, TaskNotFound
+from pawl.home import Home
+from pawl.ids import ID_CHARACTERS, PREFIX_CHARACTERS_MIN
+from pawl.log import logger
+from pawl.runner import exits
+from pawl.runner.identity import ProcessIdentity, own_identity
+from pawl.runner.launcher import Keeper, LaunchOrder, become_subreaper
+from pawl.storage import ArtifactStore, Reader, Writer
+from pawl.timers import Timers
+
+log = logger("control_plane")
+_MINDER_MS = 60_000
+_CAP_CHECK_BUSY_MS = 100
+_CAP_CHECK_QUIET_MS = 1_000
+
+
+class ControlPlane:
+    """Start: ``recover``, ``configure``, ``serve``. Stop: ``stop_starting``, then ``close``."""
+
+    def __init__(self, *, home: Home, writer: Writer, reader: Reader, artifacts: ArtifactStore, timers: Timers) -> None:
+        self.home = home
+        self.writer = writer
+        self.reader = reader
+        self.artifacts = artifacts
+        self.timers = timers
+        self.owner: ProcessIdentity = own_identity()
+        self.settings = Settings()
+        self.settlement = Settlement(writer, reader, artifacts, timers, self.owner)
+        self.dispatcher = Dispatcher(writer, reader, timers, self.owner, self._started, self._expired)
+        self.supervisor = Supervisor(
+            home=home, writer=writer, reader=reader, artifacts=artifacts, timers=timers, owner=self.owner,
+            settlement=self.settlement, launch=self._launch, over=self._over, release=self.dispatcher.release,
+        )  # fmt: skip
+        self.recovery = Recovery(
+            home=home, writer=writer, reader=reader, timers=timers, owner=self.owner,
+            settlement=self.settlement, supervisor=self.supervisor,
+        )  # fmt: skip
+        self._keeper: Keeper | None = None
+        self._keeper_starting: asyncio.Task[None] | None = None
+        self._waiters: dict[str, list[asyncio.Future[Task]]] = {}
+        self._side: set[asyncio.Task[Any]] = set()
+        self._minding = False
+        self._checking = False
+
+    # --- start and stop -------------------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Make every row true again. Before the socket opens."""
+        become_subreaper()
+        self.artifacts.sweep()
+        await self.recovery.run()
+        for live in self.supervisor.live.values():
+            self.dispatcher.take(live.task.agent)
+
+    def configure(self, settings: Settings, roster: Roster) -> None:
+        """Take what the configuration says; also while running."""
+        self.settings = settings
+        self.supervisor.settings = settings
+        self.supervisor.roster = roster
+        self.dispatcher.max_concurrent = settings.max_concurrent
+        self.dispatcher.slots_of = roster.slots_of
+        for live in self.supervisor.live.values():
+            live.max_output_bytes = roster.max_output_of(live.task.agent)
+        self.dispatcher.wake()
+
+    async def serve(self) -> None:
+        """Begin to start queued work."""
+        await self._start_keeper()
+        await self.dispatcher.start()
+        self._mind()
+
+    async def stop_starting(self) -> None:
+        """Start nothing any more; what runs runs on."""
+        await self.dispatcher.stop()
+
+    async def close(self) -> None:
+        """Let go of what still runs: its workers live on for the next daemon. Twice is harmless."""
+        await self.dispatcher.stop()
+        await self.supervisor.stop()
+        for task in tuple(self._side):
+            task.cancel()
+        await asyncio.gather(*self._side, return_exceptions=True)
+        if self._keeper is not None:
+            await self._keeper.close()
+            self._keeper = None
+
+    # --- submit, cancel, wait -------------------------------------------------------------------------------------
+
+    async def submit(self, new: NewTask) -> Submitted:
+        """Store a task and start it where a slot is free. When this returns its row is durable."""
+        owner = self.owner if self.dispatcher.reserve(new.agent) else None
+        failpoints.hit("delegate.before_commit")
+        try:
+            done = await self.writer.submit(store.submit, new, owner, self.timers.clock.monotonic_ms())
+        except BaseException:
+            if owner is not None:
+                self.dispatcher.release(new.agent)
+            raise
+        failpoints.hit("delegate.after_commit")
+        if owner is not None:
+            if done.new:
+                self._started(done.task)
+            else:
+                self.dispatcher.release(new.agent)
+        elif done.new:
+            self.dispatcher.queued(done.task)
+        return done
+
+    async def cancel(self, task: Task, reason: str | None, actor: str) -> Ended:
+        """Cancel a task whatever its state. Returns when its processes have ended, with who won."""
+        outcome = Outcome("cancelled", error_message=reason)
+        ended = await self.writer.submit(store.end_queued, task.id, outcome, actor)
+        if ended.won:
+            self._over(ended.task, None)
+            return ended
+        if ended.task.status == "running":
+            live = self.supervisor.live.get(task.id)
+            if live is None:
+                raise StorageError(f"cannot cancel {task.id}: it belongs to the daemon with pid {ended.task.owner_pid}")
+            ended = await self.supervisor.end(live, outcome, actor)
+        live = self.supervisor.live.get(task.id)
+        if live is not None and ended.task.ended:
+            return ended._replace(task=await asyncio.shield(live.over))
+        return ended._replace(task=await self.settlement.row(task.id))
+
+    async def wait(self, task: Task) -> Task:
+        """Wait until a task has ended and no process of it is left."""
+        live = self.supervisor.live.get(task.id)
+        if live is not None:
+            return await asyncio.shield(live.over)
+        future: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
+        waiters = self._waiters.setdefault(task.id, [])
+        waiters.append(future)
+        try:
+            # asked after the future is in place, so that an end between the two is not missed
+            now = await self.settlement.row(task.id)
+            if now.ended and task.id not in self.supervisor.live:
+                return now
+            return await future
+        finally:
+            waiters.remove(future)
+            if not waiters:
+                self._waiters.pop(task.id, None)
+
+    async def find(self, text: str) -> Task:
+        """A task by its id or a unique prefix. Raises ``task_not_found`` or ``ambiguous_id``."""
+        if len(text) >= ID_CHARACTERS:
+            row = await self.reader.one(Q.by_id, (text,))
+            if row is None:
+                raise TaskNotFound(f"cannot find a task with the id {text}", id=text)
+            return Task._make(row)
+        if len(text) < PREFIX_CHARACTERS_MIN:
+            matches = [row[0] for row in await self.reader.all(Q.by_prefix, (text, text + "\x7f"))] if text else []
+            raise AmbiguousId(
+                f"cannot use {text!r} as an id: give at least {PREFIX_CHARACTERS_MIN} characters",
+                id=text,
+                matches=matches,
+            )
+        found = await self.reader.all(Q.by_prefix, (text, text + "\x7f"))
+        if not found:
+            raise TaskNotFound(f"cannot find a task whose id begins with {text}", id=text)
+        if len(found) > 1:
+            matches = [row[0] for row in found]
+            raise AmbiguousId(f"cannot tell which task {text!r} is: several ids begin so", id=text, matches=matches)
+        return Task._make(await self.reader.one(Q.by_id, (found[0][0],)))
+
+    # --- the running of it ----------------------------------------------------------------------------------------
+
+    def _started(self, task: Task) -> None:
+        self.supervisor.begin(task)
+        self._mind()
+        self._check_outputs()
+
+    def _expired(self, task: Task) -> None:
+        self._over(task, None)
+
+    def _over(self, task: Task, retry: Task | None) -> None:
+        """A task is over and done with: tell who waits, and queue the attempt that follows it."""
+        if retry is not None:
+            self.dispatcher.queued(retry)
+        for future in self._waiters.get(task.id, ()):
+            if not future.done():
+                future.set_result(task)
+
+    async def _launch(self, order: LaunchOrder) -> ProcessIdentity:
+        if self._keeper_starting is not None:
+            await asyncio.shield(self._keeper_starting)
+        assert self._keeper is not None
+        return await self._keeper.launch(order)
+
+    async def _start_keeper(self) -> None:
+        self._keeper = Keeper(on_exit=self.supervisor.worker_ended, on_lost=self._keeper_lost)
+        await self._keeper.start()
+
+    def _keeper_lost(self) -> None:
+        """Start another one; the workers of the lost one are watched from here."""
+        log.error("the keeper died; starting another")
+        self.supervisor.keeper_lost()
+        self._keeper_starting = asyncio.get_running_loop().create_task(self._start_keeper())
+        self._keeper_starting.add_done_callback(lambda done: setattr(self, "_keeper_starting", None))
+
+    # --- heartbeats and the periodic pass: timers run only while there is something to mind ----------------------
+
+    def _mind(self) -> None:
+        if not self._minding:
+            self._minding = True
+            self.timers.after(min(self.settings.heartbeat_interval_ms, _MINDER_MS), self._mind_now)
+
+    def _mind_now(self) -> None:
+        self._minding = False
+        self._aside(self._beat_and_recover())
+
+    async def _beat_and_recover(self) -> None:
+        """Refresh the heartbeats of what runs here, then look for rows that somebody left behind."""
+        try:
+            failpoints.hit("heartbeat.flush")
+            ids = list(self.supervisor.live)
+            if ids:
+                await self.writer.submit(store.beat, self.owner, self.timers.clock.monotonic_ms(), ids)
+            await self.recovery.run()
+            await self._time_out_stale()
+            reaped = {live.worker.pid for live in self.supervisor.live.values() if live.worker is not None}
+            keeper = self._keeper.identity if self._keeper is not None else None
+            exits.reap_strays(reaped | ({keeper.pid} if keeper else set()))
+        except PawlError as error:
+            log.warning("cannot mind the running tasks", code=error.code, error=error.message)
+        if self.supervisor.live or self.writer.log_is_long or await self.reader.all(Q.running):
+            self._mind()
+
+    async def _time_out_stale(self) -> None:
+        """End rows whose heartbeat stopped although their owner could not be proven gone."""
+        oldest = self.timers.clock.monotonic_ms() - self.settings.heartbeat_timeout_ms
+        for row in await self.reader.all(Q.running):
+            task = Task._make(row)
+            owner = task.owner
+            if task.id in self.supervisor.live or owner is None or owner.boot_id != self.owner.boot_id:
+                continue
+            if task.heartbeat_mono_ms is not None and task.heartbeat_mono_ms < oldest:
+                message = "its owner has not given a sign of life for longer than the heartbeat timeout"
+                outcome = Outcome("timed_out", error_code="heartbeat_timeout", error_message=message)
+                await self.writer.submit(store.end_running, task.id, owner, outcome, True, store.DAEMON)
+
+    def _check_outputs(self) -> None:
+        if not self._checking:
+            self._checking = True
+            self.timers.after(_CAP_CHECK_BUSY_MS, self._check_outputs_now)
+
+    def _check_outputs_now(self) -> None:
+        busy = self.supervisor.check_outputs()
+        self._checking = any(not live.turn.done() for live in self.supervisor.live.values())
+        if self._checking:
+            self.timers.after(_CAP_CHECK_BUSY_MS if busy else _CAP_CHECK_QUIET_MS, self._check_outputs_now)
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._side.add(task)
+        task.add_done_callback(self._side.discard)
+
+
+__all__ = ["TERMINAL", "ControlPlane", "Live"]

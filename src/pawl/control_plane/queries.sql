@@ -1,0 +1,183 @@
+-- The statements of the control plane. Every change of status is a compare-and-set; the transition stands above it.
+
+-- name: insert_task
+-- (none) -> queued, or (none) -> running where a slot was free
+INSERT INTO task (
+  id, kind, agent, status, priority, created_at_ms, queue_deadline_ms, started_at_ms, heartbeat_at_ms,
+  heartbeat_mono_ms, deadline_at_ms, deadline_mono_ms, timeout_ms, retries_left, attempt, retry_of, idempotency_key,
+  request_sha256, creator, chain, depth, principal, parent_id, goal_id, labels, source, prompt, cwd, env,
+  owner_pid, owner_start, owner_boot
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+RETURNING *;
+
+-- name: insert_label
+INSERT INTO task_label (task_seq, key, value) VALUES (?, ?, ?);
+
+-- name: insert_input
+INSERT INTO task_input (task_seq, name, sha256, size_bytes) VALUES (?, ?, ?, ?);
+
+-- name: copy_inputs
+INSERT INTO task_input (task_seq, name, sha256, size_bytes)
+SELECT ?, name, sha256, size_bytes FROM task_input WHERE task_seq = ?;
+
+-- name: inputs
+SELECT name, sha256, size_bytes FROM task_input WHERE task_seq = ? ORDER BY name;
+
+-- name: by_id
+SELECT * FROM task WHERE id = ?;
+
+-- name: by_prefix
+-- ids sort as text, so a prefix is a range of the unique index
+SELECT id FROM task WHERE id >= ? AND id < ? ORDER BY id LIMIT 6;
+
+-- name: by_key
+SELECT * FROM task WHERE creator = ? AND idempotency_key = ?;
+
+-- name: retry_of
+SELECT id FROM task WHERE retry_of = ?;
+
+-- name: counts
+SELECT status, tasks FROM task_count WHERE tasks > 0;
+
+-- name: queued_agents
+SELECT agent, count(*) FROM task INDEXED BY task_queued WHERE status = 'queued' GROUP BY agent;
+
+-- name: next_of_agent
+SELECT priority, seq FROM task INDEXED BY task_queued
+WHERE status = 'queued' AND agent = ? ORDER BY priority DESC, seq LIMIT ?;
+
+-- name: claim
+-- queued -> running
+UPDATE task SET status = 'running', owner_pid = :pid, owner_start = :start, owner_boot = :boot,
+  started_at_ms = :now, heartbeat_at_ms = :now, heartbeat_mono_ms = :mono,
+  deadline_at_ms = :now + timeout_ms, deadline_mono_ms = :mono + timeout_ms
+WHERE seq = :seq AND status = 'queued' RETURNING *;
+
+-- name: expired
+SELECT id FROM task INDEXED BY task_queue_deadline
+WHERE status = 'queued' AND queue_deadline_ms IS NOT NULL AND queue_deadline_ms <= ? ORDER BY queue_deadline_ms LIMIT 500;
+
+-- name: next_queue_deadline
+SELECT min(queue_deadline_ms) FROM task INDEXED BY task_queue_deadline
+WHERE status = 'queued' AND queue_deadline_ms IS NOT NULL;
+
+-- name: record_worker
+-- no change of status; also on a row that was cancelled meanwhile, so that clean-up knows whom to end
+UPDATE task SET worker_pid = ?, worker_start = ?, worker_boot = ?
+WHERE id = ? AND owner_pid = ? AND owner_start = ? AND owner_boot = ? AND worker_pid IS NULL AND status <> 'queued';
+
+-- name: promise
+-- the settlement intent, only while the row is running and still this owner's
+INSERT INTO settlement_intent
+SELECT t.id, t.owner_pid, t.owner_start, t.owner_boot, :status, :exit_code, :signal, :error_code, :error_message,
+  :output_sha256, :output_bytes, :stderr_sha256, :stderr_bytes, :truncated, :leftovers, :now
+FROM task t
+WHERE t.id = :id AND t.status = 'running' AND t.owner_pid = :pid AND t.owner_start = :start AND t.owner_boot = :boot
+ON CONFLICT (task_id) DO UPDATE SET owner_pid = excluded.owner_pid, owner_start = excluded.owner_start,
+  owner_boot = excluded.owner_boot, status = excluded.status, exit_code = excluded.exit_code,
+  signal = excluded.signal, error_code = excluded.error_code, error_message = excluded.error_message,
+  output_sha256 = excluded.output_sha256, output_bytes = excluded.output_bytes,
+  stderr_sha256 = excluded.stderr_sha256, stderr_bytes = excluded.stderr_bytes, truncated = excluded.truncated,
+  leftovers = excluded.leftovers, created_at_ms = excluded.created_at_ms;
+
+-- name: settle
+-- running -> completed | failed, where the owner and the intent are unchanged
+UPDATE task SET status = i.status, finished_at_ms = :now, exit_code = i.exit_code, signal = i.signal,
+  error_code = i.error_code, error_message = i.error_message, output_sha256 = i.output_sha256,
+  output_bytes = i.output_bytes, stderr_sha256 = i.stderr_sha256, stderr_bytes = i.stderr_bytes,
+  truncated = i.truncated, cleanup = CASE WHEN i.leftovers THEN 'pending' END
+FROM settlement_intent i
+WHERE task.id = :id AND task.status = 'running' AND i.task_id = task.id
+  AND task.owner_pid = :pid AND task.owner_start = :start AND task.owner_boot = :boot
+  AND i.owner_pid = :pid AND i.owner_start = :start AND i.owner_boot = :boot
+  AND i.status = :status AND i.output_sha256 = :output_sha256 AND i.output_bytes = :output_bytes
+RETURNING *;
+
+-- name: forget_promise
+DELETE FROM settlement_intent WHERE task_id = ?;
+
+-- name: intent
+SELECT * FROM settlement_intent WHERE task_id = ?;
+
+-- name: end_queued
+-- queued -> cancelled | failed
+UPDATE task SET status = :status, finished_at_ms = :now, error_code = :code, error_message = :message
+WHERE id = :id AND status = 'queued' RETURNING *;
+
+-- name: end_paused
+-- paused -> cancelled
+UPDATE task SET status = :status, finished_at_ms = :now, error_code = :code, error_message = :message
+WHERE id = :id AND status = 'paused' RETURNING *;
+
+-- name: end_running
+-- running -> cancelled | timed_out | failed | lost, decided by its owner or by recovery in the place of a dead one
+UPDATE task SET status = :status, finished_at_ms = :now, error_code = :code, error_message = :message,
+  cleanup = CASE WHEN :processes THEN 'pending' END
+WHERE id = :id AND status = 'running' AND owner_pid = :pid AND owner_start = :start AND owner_boot = :boot
+RETURNING *;
+
+-- name: clean
+-- no change of status: its processes are proven ended, and what they left is kept
+UPDATE task SET cleanup = 'done', cleanup_report = :report, exit_code = coalesce(exit_code, :exit_code),
+  signal = coalesce(signal, :signal), output_sha256 = coalesce(output_sha256, :output_sha256),
+  output_bytes = coalesce(output_bytes, :output_bytes), stderr_sha256 = coalesce(stderr_sha256, :stderr_sha256),
+  stderr_bytes = coalesce(stderr_bytes, :stderr_bytes), truncated = max(truncated, :truncated)
+WHERE id = :id AND cleanup = 'pending' RETURNING *;
+
+-- name: take_over
+-- no change of status: a dead owner's row, running or to be cleaned up after, becomes ours
+UPDATE task SET owner_pid = :pid, owner_start = :start, owner_boot = :boot,
+  worker_pid = coalesce(worker_pid, :worker_pid), worker_start = coalesce(worker_start, :worker_start),
+  worker_boot = coalesce(worker_boot, :worker_boot), heartbeat_at_ms = :now, heartbeat_mono_ms = :mono
+WHERE id = :id AND (status = 'running' OR cleanup = 'pending')
+  AND owner_pid = :old_pid AND owner_start = :old_start AND owner_boot = :old_boot
+RETURNING *;
+
+-- name: running
+SELECT * FROM task INDEXED BY task_running WHERE status = 'running' ORDER BY seq;
+
+-- name: to_clean
+SELECT * FROM task INDEXED BY task_cleanup WHERE cleanup = 'pending' ORDER BY seq;
+
+-- name: stale_intents
+SELECT task_id FROM settlement_intent i WHERE NOT EXISTS
+  (SELECT 1 FROM task t WHERE t.id = i.task_id AND t.status = 'running');
+
+-- name: beat
+UPDATE task SET heartbeat_at_ms = ?, heartbeat_mono_ms = ?
+WHERE id = ? AND status = 'running' AND owner_pid = ? AND owner_start = ? AND owner_boot = ?;
+
+-- name: list
+-- newest first; a NULL parameter asks for nothing
+SELECT * FROM task t
+WHERE (:statuses IS NULL OR t.status IN (SELECT value FROM json_each(:statuses)))
+  AND (:agent IS NULL OR t.agent = :agent)
+  AND (:kind IS NULL OR t.kind = :kind)
+  AND (:labels IS NULL OR NOT EXISTS (
+    SELECT 1 FROM json_each(:labels) w WHERE NOT EXISTS (
+      SELECT 1 FROM task_label l WHERE l.task_seq = t.seq AND l.key = w.key AND l.value = w.value)))
+ORDER BY t.seq DESC LIMIT :limit;
+
+-- name: list_live
+-- the same for statuses that partial indexes know
+SELECT * FROM task t
+WHERE t.status = :status
+  AND (:agent IS NULL OR t.agent = :agent)
+  AND (:kind IS NULL OR t.kind = :kind)
+  AND (:labels IS NULL OR NOT EXISTS (
+    SELECT 1 FROM json_each(:labels) w WHERE NOT EXISTS (
+      SELECT 1 FROM task_label l WHERE l.task_seq = t.seq AND l.key = w.key AND l.value = w.value)))
+ORDER BY t.seq DESC LIMIT :limit;
+
+-- name: last_event
+SELECT seq, hash FROM event ORDER BY seq DESC LIMIT 1;
+
+-- name: insert_event
+INSERT INTO event (seq, at_ms, actor, subject_kind, subject_id, event, from_status, to_status, reason, details, hash)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: events_after
+SELECT * FROM event WHERE seq > ? ORDER BY seq LIMIT ?;
+
+-- name: events_of
+SELECT * FROM event INDEXED BY event_subject WHERE subject_id = ? AND seq > ? ORDER BY seq LIMIT ?;

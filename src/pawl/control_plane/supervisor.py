@@ -1,0 +1,413 @@
+"""Supervision: one driver for each running task of ours, and somebody who notices when a driver dies.
+
+A driver launches the work (or takes over work that lives), waits for its end or for a decision to end it, settles,
+ends what processes are left, and frees the slot. When a driver dies of a bug the daemon lives on: the task is
+settled from its promise with recovery's own checks, or as failed, and its processes are ended.
+
+Owns: the live tasks of this daemon (memory only; the rows are the authority). Clock: monotonic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from pawl import failpoints
+from pawl.control_plane import ending, store
+from pawl.control_plane.model import TERMINAL, CleanUp, Outcome, Task
+from pawl.control_plane.settlement import Output, Settlement
+from pawl.control_plane.statements import Q
+from pawl.control_plane.store import Ended
+from pawl.control_plane.work import Inline, Plan, Program, Refusal, Roster, Settings
+from pawl.errors import PawlError, StorageError
+from pawl.home import Home
+from pawl.log import logger
+from pawl.runner.exits import Exits
+from pawl.runner.identity import ProcessIdentity
+from pawl.runner.launcher import KeeperLost, LaunchOrder, LaunchRefused
+from pawl.runner.spool import ExitRecord, Spool
+from pawl.storage import Artifact, ArtifactStore, Reader, Writer
+from pawl.timers import Timer, Timers
+
+log = logger("supervisor")
+
+
+class Live:
+    """A running task of this daemon: what only memory knows of it."""
+
+    def __init__(self, task: Task, spool: Spool) -> None:
+        self.task = task
+        self.spool = spool
+        self.worker: ProcessIdentity | None = task.worker
+        self.inline = False
+        self.max_output_bytes = 0
+        self.record: ExitRecord | None = None
+        self.leftovers = False
+        self.early: Outcome | None = None
+        self.deadline: Timer | None = None
+        loop = asyncio.get_running_loop()
+        self.turn: asyncio.Future[None] = loop.create_future()  # the worker ended, or a decision to end it was made
+        self.over: asyncio.Future[Task] = loop.create_future()  # settled, and no process is left
+
+    def wake(self) -> None:
+        """Something happened that the driver waits for."""
+        if not self.turn.done():
+            self.turn.set_result(None)
+
+
+class Supervisor:
+    """Drives the running tasks of one daemon."""
+
+    def __init__(
+        self,
+        *,
+        home: Home,
+        writer: Writer,
+        reader: Reader,
+        artifacts: ArtifactStore,
+        timers: Timers,
+        owner: ProcessIdentity,
+        settlement: Settlement,
+        launch: Callable[[LaunchOrder], Coroutine[Any, Any, ProcessIdentity]],
+        over: Callable[[Task, Task | None], None],
+        release: Callable[[str], None],
+    ) -> None:
+        self._home = home
+        self._writer = writer
+        self._reader = reader
+        self._artifacts = artifacts
+        self._timers = timers
+        self._owner = owner
+        self._settlement = settlement
+        self._launch = launch
+        self._tell_over = over
+        self._release = release
+        self._exits = Exits()
+        self._drivers: set[asyncio.Task[None]] = set()
+        self.live: dict[str, Live] = {}
+        self.settings = Settings()
+        self.roster = Roster({}, lambda agent: None, lambda agent: 64 * 1024**2)
+
+    # --- taking tasks on ----------------------------------------------------------------------------------------
+
+    def begin(self, task: Task) -> Live:
+        """Drive a task that was just claimed. Its slot is taken already."""
+        live = self._enlist(task)
+        self._spawn(self._do(live), live)
+        return live
+
+    def adopt(self, task: Task) -> Live:
+        """Drive a task whose worker outlived its daemon."""
+        live = self._enlist(task)
+        live.max_output_bytes = self.roster.max_output_of(task.agent)
+        self._watch_deadline(live)
+        self._spawn(self._see_through(live, adopted=True), live)
+        return live
+
+    def finish(self, task: Task, record: ExitRecord) -> Live:
+        """Settle a task whose worker ended while no daemon was there."""
+        live = self._enlist(task)
+        live.max_output_bytes = self.roster.max_output_of(task.agent)
+        live.record = record
+        live.leftovers = True  # nobody has looked
+        live.wake()
+        self._spawn(self._see_through(live, unwatched=True), live)
+        return live
+
+    def clean_up(self, task: Task) -> Live:
+        """End the processes of a task that has ended, where a dead daemon could not."""
+        live = self._enlist(task)
+        live.max_output_bytes = self.roster.max_output_of(task.agent)
+        self._spawn(self._clean(live, keep_output=task.output is None), live)
+        return live
+
+    # --- decisions from outside ---------------------------------------------------------------------------------
+
+    async def end(self, live: Live, outcome: Outcome, actor: str) -> Ended:
+        """End a running task by decision. When this returns the row says so; ``live.over`` tells when it is done."""
+        ended = await self._writer.submit(store.end_running, live.task.id, self._owner, outcome, not live.inline, actor)
+        if ended.won:
+            failpoints.hit("cancel.after_commit")
+            live.early = outcome
+            live.wake()
+        return ended
+
+    def worker_ended(self, task_id: str, record: ExitRecord, leftovers: bool) -> None:
+        """The keeper reports an exit."""
+        live = self.live.get(task_id)
+        if live is None or live.record is not None:
+            return
+        live.record = record
+        live.leftovers = leftovers
+        live.wake()
+
+    def keeper_lost(self) -> None:
+        """The keeper died: watch its living workers ourselves."""
+        for live in self.live.values():
+            if live.worker is not None and live.record is None and not live.turn.done():
+                self._spawn_side(self._watch_exit(live))
+
+    async def stop(self) -> None:
+        """Let go of everything; workers live on. Twice is harmless."""
+        for driver in tuple(self._drivers):
+            driver.cancel()
+        await asyncio.gather(*self._drivers, return_exceptions=True)
+        self._exits.close()
+
+    # --- the life of a task -------------------------------------------------------------------------------------
+
+    async def _do(self, live: Live) -> None:
+        """From claim to end."""
+        failpoints.hit("supervisor.driver")
+        plan = self._plan(live)
+        if isinstance(plan, Inline):
+            live.inline = True
+            await self._conclude(live, Outcome("completed"), Output(data=plan.output))
+            return
+        if isinstance(plan, Program):
+            self._watch_deadline(live)
+            plan = await self._start(live, plan) or plan
+        if isinstance(plan, Refusal):
+            live.inline = True  # nothing ran
+            await self._conclude(live, _failed(plan.code, plan.message), Output(data=b""))
+            return
+        await self._see_through(live)
+
+    def _plan(self, live: Live) -> Plan:
+        planner = self.roster.planners.get(live.task.kind)
+        if planner is None:
+            return Refusal("kind_unknown", f"this daemon cannot do tasks of kind {live.task.kind}")
+        try:
+            return planner(live.task, live.spool)
+        except PawlError as error:
+            return Refusal(error.code, error.message)
+
+    async def _start(self, live: Live, plan: Program) -> Refusal | None:
+        """Launch the program. Returns why not; None where it runs, or where its end was decided meanwhile."""
+        task = live.task
+        live.max_output_bytes = plan.max_output_bytes
+        await self._settlement.insist(task.id, lambda: self._lay_out(live, plan))
+        failpoints.hit("dispatch.after_claim")
+        if live.early is not None:
+            return None
+        stdin = live.spool.prompt if plan.reads_prompt else None
+        order = LaunchOrder(task.id, plan.argv, plan.env, plan.cwd, live.spool.path, stdin, plan.limits)
+        try:
+            live.worker = await self._launch(order)
+        except LaunchRefused as refused:
+            return Refusal(refused.code, refused.message)
+        except KeeperLost as lost:
+            return await self._after_loss(live, lost)
+        failpoints.hit("launch.after_spawn")
+        # not awaited: the spool names the worker too, and the next commit carries this one along
+        recorded = self._writer.submit(store.record_worker, task.id, self._owner, live.worker)
+        recorded.add_done_callback(_recorded)
+        return None
+
+    async def _lay_out(self, live: Live, plan: Program) -> None:
+        """Make the spool: prompt, own directory, input files."""
+        try:
+            live.spool.create(plan.prompt)
+            for name, sha256, size in await self._reader.all(Q.inputs, (live.task.seq,)):
+                await asyncio.to_thread(self._copy_input, os.path.join(live.spool.files, name), Artifact(sha256, size))
+        except OSError as error:
+            raise StorageError(f"cannot write {live.spool.path}: {error.strerror}") from error
+
+    def _copy_input(self, path: str, artifact: Artifact) -> None:
+        with self._artifacts.open_verified(artifact) as source, open(path, "wb") as target:
+            while chunk := source.read(1024 * 1024):
+                target.write(chunk)
+
+    async def _after_loss(self, live: Live, lost: KeeperLost) -> Refusal | None:
+        """The keeper died under a launch: find out whether it happened."""
+        mark = await asyncio.to_thread(live.spool.bar)
+        if mark.worker is None:
+            return Refusal(lost.code, "the process that starts programs died before this one was started")
+        live.worker = mark.worker
+        self._spawn_side(self._watch_exit(live))
+        return None
+
+    async def _see_through(self, live: Live, *, adopted: bool = False, unwatched: bool = False) -> None:
+        """From a living (or just ended) worker to the end."""
+        if adopted:
+            await self._watch_exit(live)
+        await live.turn
+        if live.early is None:
+            outcome, output = ending.judge(live.record, live.spool, live.max_output_bytes, unwatched=unwatched)
+            if outcome.status in ("completed", "failed"):
+                await self._conclude(live, outcome, output)
+                return
+            await self._settlement.insist(live.task.id, lambda: self.end(live, outcome, store.DAEMON))
+        await self._clean(live, keep_output=True)
+
+    async def _watch_exit(self, live: Live) -> None:
+        """Wait for a worker that no keeper of ours reports."""
+        assert live.worker is not None
+        gone = asyncio.ensure_future(self._exits.wait(live.worker))
+        await asyncio.wait({gone, live.turn}, return_when=asyncio.FIRST_COMPLETED)
+        if live.turn.done():
+            gone.cancel()
+            return
+        read = await self._exits.settled_record(live.spool, live.worker)
+        while read.reason == "pending":
+            await self._timers.sleep(1_000)
+            read = await self._exits.settled_record(live.spool, live.worker)
+        live.record = read.record
+        live.leftovers = True  # nobody has looked
+        live.wake()
+
+    async def _conclude(self, live: Live, outcome: Outcome, output: Output) -> None:
+        """Settle, then end what is left. Where somebody else ended the task first, that stands."""
+        ended = await self._settlement.settle(live.task, outcome, output, leftovers=live.leftovers)
+        if ended.task.cleanup == "pending":
+            await self._clean(live, keep_output=ended.task.output is None)
+        else:
+            self._finish(live, ended)
+
+    async def _clean(self, live: Live, *, keep_output: bool) -> None:
+        """Prove that no process of an ended task is left, and keep what it wrote where that is not settled yet."""
+        grace_s = self.settings.kill_grace_ms / 1000
+        done = await ending.end_processes(live.task.id, live.worker, live.spool, grace_s, self._timers)
+        if keep_output:
+            done = await self._settlement.insist(live.task.id, lambda: self._keep_output(live, done))
+        failpoints.hit("cleanup.before_commit")
+        ended = await self._settlement.insist(
+            live.task.id, lambda: self._writer.submit(store.clean, live.task.id, done)
+        )
+        self._finish(live, ended)
+
+    async def _keep_output(self, live: Live, done: CleanUp) -> CleanUp:
+        output = ending.so_far(live.record, live.spool, live.max_output_bytes)
+        stdout, stderr = await self._settlement.stage(output)
+        await self._settlement.publish(stdout, stderr)
+        record = live.record or live.spool.exit_record(live.worker).record
+        return done._replace(
+            output=stdout.artifact,
+            stderr=stderr and stderr.artifact,
+            truncated=output.truncated,
+            exit_code=record and record.code,
+            signal=record and record.signal,
+        )
+
+    def _finish(self, live: Live, ended: Ended) -> None:
+        """Nothing of the task is left to do."""
+        if live.over.done():
+            return
+        live.task = ended.task
+        if live.deadline is not None:
+            live.deadline.cancel()
+        if ended.task.ended:  # else it changed hands, and the spool with it
+            live.spool.remove()
+        del self.live[live.task.id]
+        live.over.set_result(ended.task)
+        self._release(live.task.agent)
+        self._tell_over(ended.task, ended.retry)
+
+    # --- when a driver dies -------------------------------------------------------------------------------------
+
+    def _enlist(self, task: Task) -> Live:
+        live = Live(task, Spool(os.path.join(self._home.spool, task.id)))
+        self.live[task.id] = live
+        return live
+
+    def _spawn(self, life: Coroutine[Any, Any, None], live: Live) -> None:
+        driver = asyncio.get_running_loop().create_task(life)
+        self._drivers.add(driver)
+        driver.add_done_callback(lambda done: self._driver_ended(done, live))
+
+    def _driver_ended(self, driver: asyncio.Task[None], live: Live) -> None:
+        self._drivers.discard(driver)
+        if driver.cancelled():
+            return
+        fault = driver.exception()
+        if fault is not None:
+            log.error("a driver died", task=live.task.id, exc_info=fault)
+            self._spawn(self._rescue(live, fault), live)
+
+    async def _rescue(self, live: Live, fault: BaseException) -> None:
+        """Settle the task of a dead driver: from its promise where the evidence holds, else as failed."""
+        await self._timers.sleep(200)  # a rescue that dies too must not spin
+        row = await self._reader.one(Q.by_id, (live.task.id,))
+        task = Task._make(row)
+        if task.status not in TERMINAL:
+            intent = await self._settlement.intent(task.id)
+            if intent is not None and await self._settlement.restore(intent, live.spool.stdout, live.spool.stderr):
+                await self._settlement.apply(task.id, self._owner, intent.status, intent.artifacts[0])
+            else:
+                await self.end(
+                    live,
+                    _failed("driver_died", f"Pawl's own driver of this task died: {fault!r}"),
+                    store.DAEMON,
+                )
+            task = await self._settlement.row(task.id)
+        if task.cleanup == "pending":
+            await self._clean(live, keep_output=task.output is None)
+        else:
+            self._finish(live, Ended(True, task))
+
+    def _spawn_side(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the drivers whose failure is logged."""
+        side = asyncio.get_running_loop().create_task(work)
+        self._drivers.add(side)
+
+        def ended(done: asyncio.Task[None]) -> None:
+            self._drivers.discard(done)
+            if not done.cancelled() and done.exception() is not None:
+                log.error("a watcher died", exc_info=done.exception())
+
+        side.add_done_callback(ended)
+
+    def _watch_deadline(self, live: Live) -> None:
+        due = live.task.deadline_mono_ms
+        if due is not None:
+            live.deadline = self._timers.at(due, lambda: self._spawn_side(self._time_out(live)))
+
+    async def _time_out(self, live: Live) -> None:
+        if live.turn.done():
+            return
+        seconds = live.task.timeout_ms / 1000
+        message = f"it ran longer than its timeout of {seconds:g}s and was ended; what it had done by then is not known"
+        await self._settlement.insist(
+            live.task.id,
+            lambda: self.end(live, Outcome("timed_out", error_code="timeout", error_message=message), store.DAEMON),
+        )
+
+    # --- the output cap -----------------------------------------------------------------------------------------
+
+    def check_outputs(self) -> bool:
+        """End the tasks whose output is over the cap. Returns whether any output grew much since the last look."""
+        busy = False
+        for live in tuple(self.live.values()):
+            if live.worker is None or live.turn.done():
+                continue
+            size = max(_size(live.spool.stdout), _size(live.spool.stderr))
+            busy = busy or size > live.max_output_bytes // 4
+            if size > live.max_output_bytes:
+                self._spawn_side(self._over_cap(live))
+        return busy
+
+    async def _over_cap(self, live: Live) -> None:
+        await self._settlement.insist(
+            live.task.id,
+            lambda: self.end(live, ending.output_limit(live.max_output_bytes, None), store.DAEMON),
+        )
+
+
+def _failed(code: str, message: str) -> Outcome:
+    return Outcome("failed", error_code=code, error_message=message)
+
+
+def _size(path: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat(path).st_size
+    return 0
+
+
+def _recorded(future: asyncio.Future[bool]) -> None:
+    if not future.cancelled() and future.exception() is not None:
+        log.warning("cannot record a worker; its spool names it", error=str(future.exception()))
+    else:
+        failpoints.hit("launch.after_record")

@@ -1,0 +1,232 @@
+"""The daemon put together: the only place that knows every room.
+
+Start: lock, open and check the database, migrate, recover, configuration, socket, engines, ready.
+Stop: no new work, wait for what runs as long as the grace allows, leave the rest to the next daemon (or end it),
+close the socket, write what is waiting, unlock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pawl import __version__
+from pawl.clock import clock_of
+from pawl.config import Config, load
+from pawl.control_plane import audit
+from pawl.control_plane.engine import ControlPlane
+from pawl.control_plane.model import Outcome
+from pawl.control_plane.work import Roster, Settings
+from pawl.daemon.callers import Callers
+from pawl.daemon.lock import Lock
+from pawl.daemon.notify import notify
+from pawl.daemon.routes import routes
+from pawl.engines.delegation.engine import KIND, Delegation
+from pawl.errors import InvalidConfig, Stopping
+from pawl.home import Home
+from pawl.ipc.server import Server
+from pawl.log import logger
+from pawl.runner.identity import own_identity
+from pawl.storage import ArtifactStore, Database, Reader, Transaction, Writer
+from pawl.timers import Timers
+from pawl.values import rfc3339
+
+log = logger("daemon")
+_DISK_FREE_BYTES_MIN = 64 * 1024**2
+
+
+class App:
+    """One daemon at one home."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.stopped = asyncio.Event()
+        self.config: Config
+        self._lock = Lock(home)
+        self._stopping: asyncio.Task[None] | None = None
+        self._opened: list[Callable[[], Awaitable[None]]] = []  # how to close what is open, in the order of opening
+        self._bad_reload: str | None = None
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start, or raise and leave nothing behind."""
+        self.home.prepare()
+        self.clock = clock_of(self.home)
+        self._lock.take(own_identity())
+        try:
+            await self._open()
+            await self.plane.recover()
+            self.config = load(self.home.config)
+            self._configure()
+            await self._listen()
+            await self.plane.serve()
+        except BaseException:
+            await self._close()
+            raise
+        await self._record("started", {"version": __version__, "recovery": self.plane.recovery.report})
+        log.info("ready", pid=os.getpid(), home=self.home.path, recovery=self.plane.recovery.report)
+        if self._lock.stale:
+            log.warning("took over a stale lock file", said=self._lock.stale)
+        notify("READY=1")
+
+    async def _open(self) -> None:
+        """Open the database and what stands on it."""
+        self.timers = Timers(self.clock)
+        self._opened.append(self._close_timers)
+        database = Database(self.home.database)
+        self.writer = Writer(database.open_writer(), database.path, self.clock)
+        self.writer.start()
+        self._opened.append(self.writer.close)
+        self.reader = Reader(database)
+        await self.reader.start()
+        self._opened.append(self.reader.close)
+        self.artifacts = ArtifactStore(self.home.artifacts)
+        self.artifacts.start()
+        self._opened.append(self.artifacts.close)
+        self.plane = ControlPlane(
+            home=self.home,
+            writer=self.writer,
+            reader=self.reader,
+            artifacts=self.artifacts,
+            timers=self.timers,
+        )
+        self._opened.append(self.plane.close)
+        self.delegation = Delegation(self.plane, lambda: self.config)
+        self.callers = Callers(self.plane)
+        self.started_at_ms = self.clock.wall_ms()
+
+    async def _listen(self) -> None:
+        hello = {"daemon": __version__, "pid": os.getpid(), "home": self.home.path}
+        self._server = Server(self.home.socket, routes(self), hello)
+        await self._server.start()
+        self._opened.append(self._server.stop)
+
+    def _configure(self) -> None:
+        daemon = self.config.daemon
+        settings = Settings(
+            max_concurrent=daemon.max_concurrent,
+            kill_grace_ms=daemon.kill_grace_ms,
+            heartbeat_interval_ms=daemon.heartbeat_interval_ms,
+            heartbeat_timeout_ms=daemon.heartbeat_timeout_ms,
+        )
+        roster = Roster({KIND: self.delegation.plan}, self.delegation.slots_of, self.delegation.max_output_of)
+        self.plane.configure(settings, roster)
+
+    # --- while it runs ----------------------------------------------------------------------------------------------
+
+    async def reload(self) -> None:
+        """Read the configuration again. Raises ``config_invalid`` and keeps the old one."""
+        try:
+            self.config = await asyncio.to_thread(load, self.home.config)
+        except InvalidConfig as error:
+            self._bad_reload = error.message
+            raise
+        self._bad_reload = None
+        self._configure()
+        await self._record("reloaded", {"agents": len(self.config.agents)})
+        log.info("configuration read again", agents=len(self.config.agents))
+
+    def refuse_when_stopping(self) -> None:
+        """Raises ``daemon_stopping`` where no new work is taken any more."""
+        if self._stopping is not None:
+            raise Stopping("cannot take new work: the daemon is stopping")
+
+    def about(self) -> dict[str, Any]:
+        """What ``status`` says of the daemon."""
+        return {
+            "pid": self.plane.owner.pid,
+            "started_at": rfc3339(self.started_at_ms),
+            "version": __version__,
+            "home": self.home.path,
+            "socket": self.home.socket,
+            "stopping": self._stopping is not None,
+            "recovery": dict(self.plane.recovery.report),
+        }
+
+    def findings(self) -> list[dict[str, str]]:
+        """What a person should know about, now."""
+        found = []
+        if self._bad_reload:
+            found.append(
+                _finding("config_invalid", f"the old configuration is in force: {self._bad_reload}", "config.toml")
+            )
+        for task_id, trouble in self.plane.settlement.troubles.items():
+            found.append(_finding("settlement_waits", f"a task cannot be settled yet: {trouble}", task_id))
+        if self.plane.recovery.report["unreadable"]:
+            found.append(_finding("rows_unreadable", "recovery could not judge some rows; see the log", "database"))
+        if self.plane.recovery.report["kept"]:
+            found.append(
+                _finding("rows_kept", "some running rows belong to an owner that is not proven gone", "database")
+            )
+        if self.config.cron:
+            message = f"{len(self.config.cron)} cron jobs are declared; this version does not run them"
+            found.append(_finding("cron_not_available", message, "config.toml"))
+        free = shutil.disk_usage(self.home.path).free
+        if free < _DISK_FREE_BYTES_MIN:
+            found.append(_finding("disk_nearly_full", f"only {free // 1024**2} MiB are free", self.home.path))
+        return found
+
+    # --- stop -------------------------------------------------------------------------------------------------------
+
+    def begin_stop(self, *, cancel: bool) -> None:
+        """Begin to stop. A second call with ``cancel`` ends the waiting for what runs."""
+        if self._stopping is None:
+            notify("STOPPING=1")
+            self._stopping = asyncio.get_running_loop().create_task(self._stop(cancel=cancel))
+        elif cancel:
+            self._cancel_soon = asyncio.get_running_loop().create_task(self._cancel_running())
+
+    async def _stop(self, *, cancel: bool) -> None:
+        try:
+            await self.plane.stop_starting()
+            if cancel:
+                await self._cancel_running()
+            await self._wait_for_running()
+            left = sorted(self.plane.supervisor.live)
+            await self._record("stopped", {"left_running": left})
+            log.info("stopped", left_running=left)
+        finally:
+            await self._close()
+            self.stopped.set()
+
+    async def _wait_for_running(self) -> None:
+        """Give what runs the grace to end by itself."""
+        running = {live.over for live in self.plane.supervisor.live.values()}
+        if running:
+            grace = asyncio.ensure_future(self.timers.sleep(self.config.daemon.shutdown_grace_ms))
+            while running and not grace.done():
+                either: set[asyncio.Future[Any]] = {*running, grace}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                running = {each for each in running if not each.done()}
+            grace.cancel()
+
+    async def _cancel_running(self) -> None:
+        """End what runs; what is queued stays queued."""
+        outcome = Outcome("cancelled", error_message="the daemon was stopped with --cancel")
+        lives = list(self.plane.supervisor.live.values())
+        await asyncio.gather(*(self.plane.supervisor.end(live, outcome, "daemon") for live in lives))
+        await asyncio.gather(*(asyncio.shield(live.over) for live in lives))
+
+    async def _close(self) -> None:
+        """Let go of everything that was opened, in the order of its opening backwards."""
+        while self._opened:
+            await self._opened.pop()()
+        self._lock.release()
+
+    async def _close_timers(self) -> None:
+        self.timers.close()
+
+    async def _record(self, event: str, details: dict[str, Any]) -> None:
+        await self.writer.submit(_record, event, details)
+
+
+def _record(tx: Transaction, event: str, details: dict[str, Any]) -> None:
+    audit.record(tx, actor="daemon", subject=("daemon", "daemon"), event=event, details=details)
+
+
+def _finding(code: str, message: str, subject: str) -> dict[str, str]:
+    return {"code": code, "message": message, "subject": subject}

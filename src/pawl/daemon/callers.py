@@ -1,0 +1,69 @@
+"""Who is calling: the operator, or a task of ours.
+
+A process inside a running task's session, or descended from its worker, acts as that task. Only where session and
+ancestry say nothing (it escaped both) does a task id in its environment make it that task, which is never more
+than it could do before. Everything else of the same user is the operator.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import psutil
+
+from pawl.control_plane.engine import ControlPlane
+from pawl.control_plane.model import Task
+from pawl.engines.delegation.model import Caller
+from pawl.ipc.peer import Peer
+
+OPERATOR = "operator"
+_ANCESTORS_MAX = 64
+
+
+class Callers:
+    """Answers for one daemon's peers."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    def caller(self, peer: Peer) -> Caller:
+        """The caller behind a peer. Reads ``/proc`` only while some task has a worker."""
+        task = self._task_of(peer.pid)
+        if task is None:
+            return Caller(peer.principal, OPERATOR, (), 0, None)
+        chain = tuple(json.loads(task.chain))
+        if task.creator != OPERATOR:
+            chain = (*chain, task.creator)
+        return Caller(f"task:{task.id}", task.agent, chain, task.depth + 1, task.id)
+
+    def _task_of(self, pid: int) -> Task | None:
+        workers = {live.worker.pid: live.task for live in self._plane.supervisor.live.values() if live.worker}
+        if not workers or pid <= 0:
+            return None
+        try:
+            session = os.getsid(pid)
+        except OSError:
+            return None
+        if session in workers:
+            return workers[session]
+        return _by_ancestry(pid, workers) or self._by_environment(pid)
+
+    def _by_environment(self, pid: int) -> Task | None:
+        try:
+            found = psutil.Process(pid).environ()
+        except (psutil.Error, OSError):
+            return None
+        live = self._plane.supervisor.live.get(found.get("PAWL_TASK_ID", ""))
+        return live.task if live is not None and found.get("PAWL_HOME") == self._plane.home.path else None
+
+
+def _by_ancestry(pid: int, workers: dict[int, Task]) -> Task | None:
+    try:
+        parents = psutil.Process(pid).parents()
+    except (psutil.Error, OSError):
+        return None
+    for parent in parents[:_ANCESTORS_MAX]:
+        if parent.pid in workers:
+            return workers[parent.pid]
+    return None

@@ -1,0 +1,1 @@
+"""What each call does: read the request, ask the room that knows, shape the answer. No decisions here."""

@@ -1,0 +1,45 @@
+"""The calls about the daemon itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pawl.control_plane.statements import Q
+from pawl.ipc import messages
+from pawl.ipc.server import Call
+
+if TYPE_CHECKING:
+    from pawl.daemon.app import App
+
+
+async def status(app: App, call: Call, params: messages.Nothing) -> dict[str, Any]:
+    """The overview."""
+    counts = dict(await app.reader.all(Q.counts))
+    return {
+        "daemon": app.about(),
+        "tasks": counts,
+        "cron": {"declared": len(app.config.cron)},
+        "sop": {},
+        "work": {},
+        "findings": app.findings(),
+    }
+
+
+async def stop(app: App, call: Call, params: messages.Stop) -> dict[str, Any]:
+    """Begin to stop; the answer comes first, the end follows."""
+    app.begin_stop(cancel=params.cancel)
+    return {
+        "pid": app.plane.owner.pid,
+        "running": sorted(app.plane.supervisor.live),
+        "grace_s": app.config.daemon.shutdown_grace_ms / 1000,
+    }
+
+
+async def reload(app: App, call: Call, params: messages.Nothing) -> dict[str, Any]:
+    """Read the configuration again, whole or not at all."""
+    await app.reload()
+    return {
+        "path": app.home.config,
+        "agents": sorted(app.config.agents),
+        "policies": sorted(app.config.policies),
+    }

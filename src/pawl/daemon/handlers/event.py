@@ -1,0 +1,50 @@
+"""The calls about the audit log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from pawl.control_plane import audit
+from pawl.ipc import messages
+from pawl.ipc.server import Call
+
+if TYPE_CHECKING:
+    from pawl.daemon.app import App
+
+_PAGE = 1000
+
+
+async def list_(app: App, call: Call, params: messages.Events) -> Any:
+    """Entries behind ``after``, oldest first; with ``follow`` those to come too, without end."""
+    if params.subject is not None and len(params.subject) < 36 and params.subject != "daemon":
+        params = params.model_copy(update={"subject": (await app.plane.find(params.subject)).id})
+    if not params.follow:
+        found = await audit.read(app.reader, after=params.after, limit=params.limit, subject=params.subject)
+        return [event.public() for event in found]
+    return await _follow(app, call, params)
+
+
+async def verify(app: App, call: Call, params: messages.Nothing) -> dict[str, Any]:
+    """Whether the hash chain holds, and where it breaks first."""
+    fault = await audit.first_fault(app.reader)
+    if fault is None:
+        return {"intact": True, "first_fault": None}
+    return {"intact": False, "first_fault": {"seq": fault[0], "message": fault[1]}}
+
+
+async def _follow(app: App, call: Call, params: messages.Events) -> None:
+    news = asyncio.Event()
+    stop = app.writer.listen(audit.TOPIC, news.set)
+    after = params.after
+    try:
+        while True:
+            news.clear()
+            found = await audit.read(app.reader, after=after, limit=_PAGE, subject=params.subject)
+            for event in found:
+                await call.send_item(event.public())
+                after = event.seq
+            if len(found) < _PAGE:
+                await news.wait()
+    finally:
+        stop()

@@ -1,0 +1,333 @@
+"""The socket server: frames in, answers out, one ``Connection`` for each client.
+
+A connection holds at most one unfinished frame, a bounded number of requests under way, and an output that is
+bounded too: a stream waits until its client reads on, and a client that does not read is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from pawl.errors import (
+    FrameTooLarge,
+    InternalError,
+    InvalidParams,
+    PawlError,
+    PeerRefused,
+    ProtocolError,
+    ProtocolMismatch,
+    UnknownMethod,
+)
+from pawl.ipc import messages
+from pawl.ipc.peer import Peer, peer_of
+from pawl.log import logger
+
+PROTOCOL = 1
+FRAME_BYTES_MAX = 8 * 1024 * 1024
+PIECE_BYTES = 256 * 1024
+IN_FLIGHT_MAX = 128
+CONNECTIONS_MAX = 900
+STALL_S = 30.0  # without a frame's end, or without reading an answer
+_PARTIAL_BYTES_MAX = 64 * 1024 * 1024  # unfinished frames of all connections together
+
+log = logger("ipc")
+_RPC_CODES = {
+    ProtocolError: -32600, ProtocolMismatch: -32600, FrameTooLarge: -32600,
+    UnknownMethod: -32601, InvalidParams: -32602, InternalError: -32603,
+}  # fmt: skip
+
+
+class Route(NamedTuple):
+    """One call: the shape of its parameters and what it does.
+
+    ``waits``: it may take for ever and changes nothing, so it ends when its client goes away.
+    """
+
+    params: type[messages.Params]
+    handler: Callable[..., Awaitable[Any]]
+    waits: bool = False
+
+
+class Call(NamedTuple):
+    """One request under way: who asks, and a way to send pieces before the answer."""
+
+    peer: Peer
+    id: Any
+    connection: Connection
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes as stream pieces; waits while the client does not read."""
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = b64encode(data[start : start + PIECE_BYTES]).decode()
+            await self._stream({"id": self.id, "data": piece})
+
+    async def send_item(self, item: dict[str, Any]) -> None:
+        """Send one object as a stream piece."""
+        await self._stream({"id": self.id, "item": item})
+
+    async def _stream(self, params: dict[str, Any]) -> None:
+        self.connection.write({"jsonrpc": "2.0", "method": "stream", "params": params})
+        await self.connection.drain()
+
+
+class Server:
+    """Listens on one path. ``hello`` is what the handshake answers beside the protocol version."""
+
+    def __init__(self, path: str, routes: dict[str, Route], hello: dict[str, Any]) -> None:
+        self.path = path
+        self.routes = routes
+        self.hello = {"protocol": PROTOCOL, **hello}
+        self.connections: set[Connection] = set()
+        self.partial_bytes = 0
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Open the socket, private to the owner. A socket that a dead daemon left is replaced."""
+        if os.path.lexists(self.path):
+            os.unlink(self.path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)  # the socket is never there with other rights, not even for a moment
+        try:
+            listener.bind(self.path)
+        finally:
+            os.umask(before)
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            lambda: Connection(self), sock=listener, backlog=512
+        )
+
+    async def stop(self) -> None:
+        """Take no new requests, give those under way a moment, close. Twice is harmless."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        pending = [task for each in self.connections for task, waits in each.under_way.items() if not waits]
+        if pending:
+            await asyncio.wait(pending, timeout=2)
+        for each in tuple(self.connections):
+            each.close()
+        if os.path.lexists(self.path):
+            os.unlink(self.path)
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._buffer = bytearray()
+        self._searched = 0
+        self._greeted = False
+        self._closing = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._stall: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self.under_way: dict[asyncio.Task[None], bool] = {}
+        self._transport: asyncio.Transport
+        self._peer: Peer
+
+    # --- the transport's calls ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._server.connections.add(self)
+        try:
+            self._peer = peer_of(transport.get_extra_info("socket"))
+        except OSError as error:
+            self._refuse(PeerRefused(f"cannot tell who is calling: {error}"))
+            return
+        if self._peer.uid not in (0, os.geteuid()):
+            self._refuse(PeerRefused(f"uid {self._peer.uid} may not talk to the daemon of uid {os.geteuid()}"))
+        elif len(self._server.connections) > CONNECTIONS_MAX:
+            self._refuse(ProtocolError(f"too many connections: {CONNECTIONS_MAX} are open"))
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._server.partial_bytes += len(data)
+        self._buffer += data
+        while not self._closing and (end := self._buffer.find(b"\n", self._searched)) >= 0:
+            line = bytes(self._buffer[:end])
+            del self._buffer[: end + 1]
+            self._server.partial_bytes -= end + 1
+            self._searched = 0
+            if len(line) > FRAME_BYTES_MAX:
+                self._refuse(_too_large())
+            elif line:
+                self._frame(line)
+        self._searched = len(self._buffer)
+        if len(self._buffer) > FRAME_BYTES_MAX or self._server.partial_bytes > _PARTIAL_BYTES_MAX:
+            self._refuse(_too_large())
+        self._watch_partial_frame()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+        self._unread = asyncio.get_running_loop().call_later(STALL_S, self._transport.abort)
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def eof_received(self) -> bool:
+        return bool(self.under_way)  # a client that only shut its writing side still gets its answers
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closing = True
+        self._server.connections.discard(self)
+        self._server.partial_bytes -= len(self._buffer)
+        self._buffer.clear()
+        self._writable.set()
+        for timer in (self._stall, self._unread):
+            if timer is not None:
+                timer.cancel()
+        for task, waits in self.under_way.items():
+            if waits:
+                task.cancel()
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _frame(self, line: bytes) -> None:
+        """One line: a request, or the end of the connection."""
+        request_id = None
+        try:
+            request = _read_frame(line)
+            request_id = request.get("id")
+            route = self._route(request, request_id)
+            if route is None:
+                return
+            params = messages.read(route.params, request.get("params"))
+        except PawlError as error:
+            self._answer_error(request_id, error)
+            if isinstance(error, ProtocolMismatch):
+                self._close_after_answers()
+            return
+        task = asyncio.get_running_loop().create_task(self._run(route, request_id, params))
+        self.under_way[task] = route.waits
+        task.add_done_callback(self._done)
+        if len(self.under_way) >= IN_FLIGHT_MAX:
+            self._transport.pause_reading()
+
+    def _route(self, request: dict[str, Any], request_id: Any) -> Route | None:
+        method = request["method"]
+        if method == "hello":
+            asked = messages.read(messages.Hello, request.get("params"))
+            if asked.protocol != PROTOCOL:
+                raise ProtocolMismatch(
+                    f"this daemon speaks protocol {PROTOCOL}, the client asked for {asked.protocol}: restart the daemon "
+                    "with the Pawl that you call",
+                    daemon=PROTOCOL, client=asked.protocol,
+                )  # fmt: skip
+            self._greeted = True
+            self.write({"jsonrpc": "2.0", "id": request_id, "result": self._server.hello})
+            return None
+        if not self._greeted:
+            raise ProtocolError("the first request must be hello")
+        route = self._server.routes.get(method)
+        if route is None:
+            raise UnknownMethod(f"this daemon has no method {method!r}", method=method)
+        return route
+
+    async def _run(self, route: Route, request_id: Any, params: messages.Params) -> None:
+        try:
+            result = await route.handler(Call(self._peer, request_id, self), params)
+        except PawlError as error:
+            self._answer_error(request_id, error)
+        except Exception as error:
+            log.error("a request failed", exc_info=error)
+            self._answer_error(request_id, InternalError(f"a bug in the daemon: {error!r}; see its log"))
+        else:
+            if request_id is not None:
+                self.write({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.under_way.pop(task, None)
+        if self._closing:
+            if not self.under_way and not self._transport.is_closing():
+                self._transport.close()
+        elif len(self.under_way) == IN_FLIGHT_MAX - 1:
+            self._transport.resume_reading()
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def write(self, message: dict[str, Any]) -> None:
+        """Send one document. An answer over the frame limit becomes an error."""
+        if self._transport.is_closing():
+            return
+        line = json.dumps(message, separators=(",", ":")).encode()
+        if len(line) > FRAME_BYTES_MAX:
+            error = FrameTooLarge(
+                f"the answer has {len(line)} bytes, over the limit of {FRAME_BYTES_MAX}: ask for less"
+            )
+            line = json.dumps(_error(message.get("id"), error)).encode()
+        self._transport.write(line + b"\n")
+
+    async def drain(self) -> None:
+        """Wait until the client has read enough. Raises CancelledError when it went away."""
+        await self._writable.wait()
+        if self._closing:
+            raise asyncio.CancelledError
+
+    def close(self) -> None:
+        """Close once what was written is sent."""
+        self._closing = True
+        for task, waits in self.under_way.items():
+            if waits:
+                task.cancel()
+        self._transport.close()
+
+    def _answer_error(self, request_id: Any, error: PawlError) -> None:
+        self.write(_error(request_id, error))
+
+    def _refuse(self, error: PawlError) -> None:
+        self._answer_error(None, error)
+        self._close_after_answers()
+
+    def _close_after_answers(self) -> None:
+        self._closing = True
+        if not self.under_way:
+            self._transport.close()
+
+    def _watch_partial_frame(self) -> None:
+        """A frame that never ends does not stay for ever."""
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        if self._buffer and not self._closing:
+            self._stall = asyncio.get_running_loop().call_later(STALL_S, self._transport.abort)
+
+
+def _read_frame(line: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a line is not JSON: {error}") from None
+    if not isinstance(request, dict) or request.get("jsonrpc") != "2.0" or not isinstance(request.get("method"), str):
+        raise ProtocolError('a line is not a request: it needs "jsonrpc": "2.0" and a "method"')
+    if isinstance(request.get("id"), bool | float | list | dict):
+        raise ProtocolError("the id of a request is text or a whole number")
+    return request
+
+
+def _error(request_id: Any, error: PawlError) -> dict[str, Any]:
+    details = json.loads(json.dumps(error.details, default=str))
+    data = {"code": error.code, "exit": error.exit_code, "retryable": error.retryable, "details": details}
+    code = next((number for kind, number in _RPC_CODES.items() if type(error) is kind), -32000)
+    return {
+        "jsonrpc": "2.0",
+        "id": request_id,
+        "error": {"code": code, "message": error.message, "data": data},
+    }
+
+
+def _too_large() -> FrameTooLarge:
+    return FrameTooLarge(f"a request may have {FRAME_BYTES_MAX} bytes; hand large prompts over as files (--input)")

@@ -1,0 +1,350 @@
+"""Content-addressed bytes: immutable files named by their SHA-256, written so that a name never lies.
+
+A write has two halves, because a promise (the settlement intent) must be durable between them:
+``stage`` writes and syncs a temporary file in the target directory and tells digest and size;
+``publish`` renames it and syncs the directory. Both are done by threads that take everything waiting at once, so
+a hundred settlements share their directory syncs and their wake-ups.
+
+Bytes are checked against their name at every read, and before a file that is already there is used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
+
+from pawl import failpoints
+from pawl.errors import ArtifactAltered, ArtifactMissing, PawlError
+from pawl.ids import new_id
+from pawl.storage.faults import from_system
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+CHUNK_BYTES = 1024 * 1024
+_TEMPORARY = ".tmp-"
+_STAGE_THREADS = 4
+_STAGE_BATCH_MAX = 16
+_PUBLISH_BATCH_MAX = 512
+_DURABLE_REMEMBERED_MAX = 100_000
+
+
+class Artifact(NamedTuple):
+    """Bytes by their name: SHA-256 in lower-case hexadecimal, and length."""
+
+    sha256: str
+    size_bytes: int
+
+
+class Staged(NamedTuple):
+    """Bytes that are on the disk under a temporary name, or (``temporary`` None) under their own already."""
+
+    artifact: Artifact
+    temporary: str | None
+
+
+class Source(NamedTuple):
+    """What to stage: bytes at hand, or a file of which at most ``limit_bytes`` are taken."""
+
+    data: bytes | None
+    path: str | None
+    limit_bytes: int
+
+
+class ArtifactStore:
+    """The artifacts of one home. ``start`` and ``close`` belong to the event loop; reading needs neither."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._durable: set[str] = set()
+        self._stages: _Pool[Source, Staged] = _Pool("stage", _STAGE_THREADS, _STAGE_BATCH_MAX, self._stage_all)
+        self._publishes: _Pool[Staged, None] = _Pool("publish", 1, _PUBLISH_BATCH_MAX, self._publish_all)
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._stages.start()
+        self._publishes.start()
+
+    async def close(self) -> None:
+        """Finish what is waiting and end the threads. Twice is harmless."""
+        await self._stages.close()
+        await self._publishes.close()
+
+    def path(self, sha256: str) -> str:
+        """Where the bytes of this name lie."""
+        return os.path.join(self.root, sha256)
+
+    def stage(self, data: bytes) -> asyncio.Future[Staged]:
+        """Write and sync bytes under a temporary name. Raises ``disk_full`` and the like."""
+        return self._stages.submit(Source(data, None, len(data)))
+
+    def stage_file(self, path: str, limit_bytes: int) -> asyncio.Future[Staged]:
+        """Copy at most ``limit_bytes`` of a file under a temporary name, synced. A missing file is empty bytes."""
+        return self._stages.submit(Source(None, path, limit_bytes))
+
+    def publish(self, staged: Staged) -> asyncio.Future[None]:
+        """Give staged bytes their name, durably."""
+        return self._publishes.submit(staged)
+
+    def discard(self, *staged: Staged | None) -> None:
+        """Forget staged bytes that nobody will publish."""
+        for each in staged:
+            if each is not None and each.temporary is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(each.temporary)
+
+    def open_verified(self, artifact: Artifact) -> BinaryIO:
+        """Open bytes whose digest was just checked, at their start. Blocks while it reads them through.
+
+        Raises ``artifact_missing`` or ``artifact_altered``.
+        """
+        path = self.path(artifact.sha256)
+        try:
+            file = open(path, "rb")  # noqa: SIM115 (handed to the caller)
+        except FileNotFoundError:
+            raise ArtifactMissing(
+                f"cannot read the output: {path} is missing", sha256=artifact.sha256, path=path
+            ) from None
+        except OSError as error:
+            raise from_system(error, path) from error
+        try:
+            found = _digest(file)
+            if found != artifact:
+                raise ArtifactAltered(
+                    f"cannot read the output: the bytes in {path} are not those that were stored "
+                    f"({found.size_bytes} bytes of {artifact.size_bytes})",
+                    sha256=artifact.sha256, path=path, found_sha256=found.sha256, found_bytes=found.size_bytes,
+                )  # fmt: skip
+            file.seek(0)
+            return file
+        except BaseException:
+            file.close()
+            raise
+
+    def holds(self, artifact: Artifact) -> bool:
+        """Whether the bytes are there and match. Blocks while it reads them through."""
+        try:
+            self.open_verified(artifact).close()
+        except (ArtifactMissing, ArtifactAltered):
+            return False
+        return True
+
+    def sweep(self) -> int:
+        """Remove temporary files that a dead daemon left. Only before this one stages any."""
+        removed = 0
+        for entry in os.scandir(self.root):
+            if entry.name.startswith(_TEMPORARY):
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+                    removed += 1
+        return removed
+
+    # --- on the threads -------------------------------------------------------------------------------------
+
+    def _stage_all(self, sources: list[Source]) -> list[Any]:
+        return [_outcome(self._stage_one, source) for source in sources]
+
+    def _stage_one(self, source: Source) -> Staged:
+        try:
+            source = _at_hand(source)
+        except OSError as error:
+            raise from_system(error, str(source.path)) from error
+        if source.data is not None:
+            artifact = Artifact(hashlib.sha256(source.data).hexdigest(), len(source.data))
+            if artifact.sha256 in self._durable and self._present(artifact):
+                return Staged(artifact, None)
+        temporary = os.path.join(self.root, _TEMPORARY + new_id())
+        try:
+            staged = _write(temporary, source)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise from_system(error, temporary) from error
+        if staged.artifact.sha256 in self._durable and self._present(staged.artifact):
+            os.unlink(temporary)
+            return staged._replace(temporary=None)
+        return staged
+
+    def _present(self, artifact: Artifact) -> bool:
+        """Small files are read again before they are shared; for large ones size and name are enough to share."""
+        path = self.path(artifact.sha256)
+        try:
+            if os.stat(path).st_size != artifact.size_bytes:
+                return False
+        except OSError:
+            return False
+        return artifact.size_bytes > CHUNK_BYTES or self.holds(artifact)
+
+    def _publish_all(self, batch: list[Staged]) -> list[Any]:
+        answers = [_outcome(self._rename, staged) for staged in batch]
+        moved = [staged for staged, answer in zip(batch, answers, strict=True) if answer is True]
+        if moved:
+            failpoints.hit("artifact.after_rename")
+            try:
+                sync_directory(self.root)
+            except OSError as error:
+                fault = from_system(error, self.root)
+                return [fault if answer is True else answer for answer in answers]
+            if len(self._durable) > _DURABLE_REMEMBERED_MAX:
+                self._durable.clear()
+            self._durable.update(staged.artifact.sha256 for staged in moved)
+        return [answer if isinstance(answer, Exception) else None for answer in answers]
+
+    def _rename(self, staged: Staged) -> bool:
+        if staged.temporary is None:
+            return False
+        failpoints.hit("artifact.before_rename")
+        final = self.path(staged.artifact.sha256)
+        try:
+            os.replace(staged.temporary, final)
+        except FileNotFoundError as error:
+            if self.holds(staged.artifact):  # an earlier try got this far
+                return True
+            raise from_system(error, final) from error
+        except OSError as error:
+            raise from_system(error, final) from error
+        return True
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _at_hand(source: Source) -> Source:
+    """A small or missing file as bytes, so that what is there already is found before anything is written."""
+    if source.path is None:
+        return source
+    try:
+        size = min(os.stat(source.path).st_size, source.limit_bytes)
+    except FileNotFoundError:
+        return Source(b"", None, 0)
+    if size > CHUNK_BYTES:
+        return source
+    return Source(b"".join(_read(source.path, source.limit_bytes)), None, 0)
+
+
+def _write(temporary: str, source: Source) -> Staged:
+    """Write the source under a temporary name and sync it, hashing on the way."""
+    digest = hashlib.sha256()
+    size = 0
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        chunks = [source.data] if source.path is None else _read(source.path, source.limit_bytes)
+        for chunk in chunks:
+            assert chunk is not None
+            digest.update(chunk)
+            size += len(chunk)
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        failpoints.hit("artifact.before_sync")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return Staged(Artifact(digest.hexdigest(), size), temporary)
+
+
+def _read(path: str, limit_bytes: int) -> Iterator[bytes]:
+    with open(path, "rb", buffering=0) as file:
+        left = limit_bytes
+        while left > 0:
+            chunk = file.read(min(CHUNK_BYTES, left))
+            if not chunk:
+                return
+            left -= len(chunk)
+            yield chunk
+
+
+def _digest(file: BinaryIO) -> Artifact:
+    digest = hashlib.sha256()
+    size = 0
+    while chunk := file.read(CHUNK_BYTES):
+        digest.update(chunk)
+        size += len(chunk)
+    return Artifact(digest.hexdigest(), size)
+
+
+def _outcome(function: Callable[[Item], Any], item: Item) -> Any:
+    """The answer, or the error, so that one of a batch fails alone."""
+    try:
+        return function(item)
+    except PawlError as error:
+        return error
+
+
+class _Pool(Generic[Item, Answer]):
+    """Threads that take what is waiting, up to a batch each, and answer on the loop with one wake-up a batch."""
+
+    def __init__(self, name: str, threads: int, batch_max: int, work: Callable[[list[Item]], list[Any]]) -> None:
+        self._work = work
+        self._batch_max = batch_max
+        self._queue: queue.SimpleQueue[tuple[Item, asyncio.Future[Answer]] | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(threads)
+        ]
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, item: Item) -> asyncio.Future[Answer]:
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._queue.put((item, future))
+        return future
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+
+    def _run(self) -> None:
+        while (first := self._queue.get()) is not None:
+            batch = [first]
+            # a fair share of what waits, so that the threads sync side by side
+            share = min(self._batch_max, 1 + self._queue.qsize() // len(self._threads))
+            while len(batch) < share:
+                try:
+                    item = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+                if item is None:
+                    self._queue.put(None)
+                    break
+                batch.append(item)
+            answers = self._answers([item for item, _ in batch])
+            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is left to hear
+                self._loop.call_soon_threadsafe(_resolve, [future for _, future in batch], answers)
+
+    def _answers(self, items: list[Item]) -> list[Any]:
+        try:
+            return self._work(items)
+        except Exception as error:
+            return [error] * len(items)
+
+
+def _resolve(futures: list[asyncio.Future[Any]], answers: list[Any]) -> None:
+    for future, answer in zip(futures, answers, strict=True):
+        if future.done():
+            continue
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
