@@ -23,6 +23,8 @@ _SIZE_UNITS = {
 }  # fmt: skip
 _DURATION_MS_MAX = 100 * 365 * 86_400_000  # a hundred years: longer is a slip of the finger
 
+_last_second: list[object] = [None, ""]
+
 
 def duration_ms(text: str) -> int:
     """Read a duration, in milliseconds. Raises ``invalid_value``."""
@@ -61,7 +63,9 @@ def rfc3339(ms: int | None) -> str | None:
     if ms is None:
         return None
     seconds, rest = divmod(ms, 1000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:03d}Z"
+    if seconds != _last_second[0]:  # most times that are shown together lie in one second
+        _last_second[:] = seconds, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{_last_second[1]}.{rest:03d}Z"
 
 
 def duration_text(ms: int) -> str:

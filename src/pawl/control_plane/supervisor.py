@@ -43,6 +43,7 @@ class Live:
         self.spool = spool
         self.worker: ProcessIdentity | None = task.worker
         self.inline = False
+        self.spooled = True  # whether it has a spool, as far as anybody knows
         self.max_output_bytes = 0
         self.record: ExitRecord | None = None
         self.leftovers = False
@@ -165,6 +166,7 @@ class Supervisor:
         plan = self._plan(live)
         if isinstance(plan, Inline):
             live.inline = True
+            live.spooled = False
             await self._conclude(live, Outcome("completed"), Output(data=plan.output))
             return
         if isinstance(plan, Program):
@@ -299,7 +301,7 @@ class Supervisor:
         live.task = ended.task
         if live.deadline is not None:
             live.deadline.cancel()
-        if ended.task.ended:  # else it changed hands, and the spool with it
+        if live.spooled and ended.task.ended:  # else it changed hands, and the spool with it
             live.spool.remove()
         del self.live[live.task.id]
         live.over.set_result(ended.task)

@@ -101,7 +101,7 @@ class App:
 
     async def _listen(self) -> None:
         hello = {"daemon": __version__, "pid": os.getpid(), "home": self.home.path}
-        self._server = Server(self.home.socket, routes(self), hello)
+        self._server = Server(self.home.socket, routes(self), hello, self.callers.caller)
         await self._server.start()
         self._opened.append(self._server.stop)
 

@@ -8,17 +8,14 @@ than it could do before. Everything else of the same user is the operator.
 from __future__ import annotations
 
 import json
-import os
-
-import psutil
 
 from pawl.control_plane.engine import ControlPlane
 from pawl.control_plane.model import Task
 from pawl.engines.delegation.model import Caller
 from pawl.ipc.peer import Peer
+from pawl.runner.lineage import environment_of, lineage
 
 OPERATOR = "operator"
-_ANCESTORS_MAX = 64
 
 
 class Callers:
@@ -41,29 +38,13 @@ class Callers:
         workers = {live.worker.pid: live.task for live in self._plane.supervisor.live.values() if live.worker}
         if not workers or pid <= 0:
             return None
-        try:
-            session = os.getsid(pid)
-        except OSError:
-            return None
-        if session in workers:
-            return workers[session]
-        return _by_ancestry(pid, workers) or self._by_environment(pid)
+        session, ancestors = lineage(pid)
+        for member in (session, pid, *ancestors):
+            if member in workers:
+                return workers[member]
+        return self._by_environment(pid)
 
     def _by_environment(self, pid: int) -> Task | None:
-        try:
-            found = psutil.Process(pid).environ()
-        except (psutil.Error, OSError):
-            return None
+        found = environment_of(pid)
         live = self._plane.supervisor.live.get(found.get("PAWL_TASK_ID", ""))
         return live.task if live is not None and found.get("PAWL_HOME") == self._plane.home.path else None
-
-
-def _by_ancestry(pid: int, workers: dict[int, Task]) -> Task | None:
-    try:
-        parents = psutil.Process(pid).parents()
-    except (psutil.Error, OSError):
-        return None
-    for parent in parents[:_ANCESTORS_MAX]:
-        if parent.pid in workers:
-            return workers[parent.pid]
-    return None

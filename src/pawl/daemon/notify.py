@@ -14,6 +14,6 @@ def notify(state: str) -> None:
         return
     if address.startswith("@"):
         address = "\0" + address[1:]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-        with contextlib.suppress(OSError):  # systemd judges by its own timeout; we run all the same
-            channel.sendto(state.encode(), address)
+    # an error is no reason to stop: systemd judges by its own timeout, and we run all the same
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.sendto(state.encode(), address)

@@ -57,7 +57,7 @@ class Route(NamedTuple):
 class Call(NamedTuple):
     """One request under way: who asks, and a way to send pieces before the answer."""
 
-    peer: Peer
+    caller: Any
     id: Any
     connection: Connection
 
@@ -77,10 +77,17 @@ class Call(NamedTuple):
 
 
 class Server:
-    """Listens on one path. ``hello`` is what the handshake answers beside the protocol version."""
+    """Listens on one path.
 
-    def __init__(self, path: str, routes: dict[str, Route], hello: dict[str, Any]) -> None:
+    ``hello`` is what the handshake answers beside the protocol version. ``identify`` says who a peer is; it is asked
+    once, when the peer connects, for then its PID is surely its own.
+    """
+
+    def __init__(
+        self, path: str, routes: dict[str, Route], hello: dict[str, Any], identify: Callable[[Peer], Any]
+    ) -> None:
         self.path = path
+        self.identify = identify
         self.routes = routes
         self.hello = {"protocol": PROTOCOL, **hello}
         self.connections: set[Connection] = set()
@@ -131,7 +138,7 @@ class Connection(asyncio.Protocol):
         self._unread: asyncio.TimerHandle | None = None
         self.under_way: dict[asyncio.Task[None], bool] = {}
         self._transport: asyncio.Transport
-        self._peer: Peer
+        self._caller: Any = None
 
     # --- the transport's calls ------------------------------------------------------------------------------------
 
@@ -140,14 +147,16 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._server.connections.add(self)
         try:
-            self._peer = peer_of(transport.get_extra_info("socket"))
+            peer = peer_of(transport.get_extra_info("socket"))
         except OSError as error:
             self._refuse(PeerRefused(f"cannot tell who is calling: {error}"))
             return
-        if self._peer.uid not in (0, os.geteuid()):
-            self._refuse(PeerRefused(f"uid {self._peer.uid} may not talk to the daemon of uid {os.geteuid()}"))
+        if peer.uid not in (0, os.geteuid()):
+            self._refuse(PeerRefused(f"uid {peer.uid} may not talk to the daemon of uid {os.geteuid()}"))
         elif len(self._server.connections) > CONNECTIONS_MAX:
             self._refuse(ProtocolError(f"too many connections: {CONNECTIONS_MAX} are open"))
+        else:
+            self._caller = self._server.identify(peer)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -223,8 +232,8 @@ class Connection(asyncio.Protocol):
             asked = messages.read(messages.Hello, request.get("params"))
             if asked.protocol != PROTOCOL:
                 raise ProtocolMismatch(
-                    f"this daemon speaks protocol {PROTOCOL}, the client asked for {asked.protocol}: restart the daemon "
-                    "with the Pawl that you call",
+                    f"this daemon speaks protocol {PROTOCOL}, the client asked for {asked.protocol}: "
+                    "restart the daemon with the Pawl that you call",
                     daemon=PROTOCOL, client=asked.protocol,
                 )  # fmt: skip
             self._greeted = True
@@ -239,7 +248,7 @@ class Connection(asyncio.Protocol):
 
     async def _run(self, route: Route, request_id: Any, params: messages.Params) -> None:
         try:
-            result = await route.handler(Call(self._peer, request_id, self), params)
+            result = await route.handler(Call(self._caller, request_id, self), params)
         except PawlError as error:
             self._answer_error(request_id, error)
         except Exception as error:

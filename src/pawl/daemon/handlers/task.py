@@ -42,7 +42,7 @@ async def delegate(app: App, call: Call, params: messages.Delegate) -> dict[str,
         inputs=tuple(params.inputs),
         source=params.source,
     )
-    task = (await app.delegation.delegate(request, app.callers.caller(call.peer))).task
+    task = (await app.delegation.delegate(request, call.caller)).task
     if not params.wait:
         return show(app, task)
     return show(app, await _last_attempt(app, await app.plane.wait(task)))
@@ -105,7 +105,7 @@ async def wait(app: App, call: Call, params: messages.Wait) -> dict[str, Any]:
 async def cancel(app: App, call: Call, params: messages.Cancel) -> list[dict[str, Any]]:
     """Cancel tasks; each answer says what became of it. Ids are looked up before anything is cancelled."""
     tasks = [await app.plane.find(text) for text in params.ids]
-    actor = app.callers.caller(call.peer).actor
+    actor = call.caller.actor
 
     async def one(task: Task) -> dict[str, Any]:
         ended = await app.plane.cancel(task, params.reason, actor)

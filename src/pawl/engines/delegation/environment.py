@@ -25,7 +25,8 @@ def environment(
     """The whole environment of a task's program. ``outside`` is the daemon's own, of which ``allowed`` passes."""
     found = {name: outside[name] for name in allowed if name in outside}
     for name in _ALWAYS:
-        found.setdefault(name, _default(name))
+        if name not in found:
+            found[name] = _default(name)
     found.update(extra)
     found.update(
         PAWL_HOME=home.path,

@@ -1,0 +1,146 @@
+"""``[agents.NAME]`` and ``[policies.NAME]``: what does the work, and what that work may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from pawl.config.fields import (
+    HOUR,
+    MIB,
+    SECOND,
+    Capability,
+    Command,
+    Count,
+    CountFrom1,
+    Directory,
+    Duration,
+    EnvName,
+    Flag,
+    Name,
+    Size,
+    Slots,
+    Text,
+)
+from pawl.config.section import Named, Section, Slip, slip
+from pawl.config.wording import found, quoted
+
+BUILTIN_AGENT = "echo"
+DEFAULT_POLICY = "default"
+# What a program needs to find its files, its language and its time zone, and nothing that might be a secret.
+DEFAULT_ENV = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
+
+
+class DelegateConfig(Section):
+    """One agent that another may hand work to."""
+
+    agent: Name
+    """The agent that takes the work."""
+    mode: Literal["bounded", "independent"] = "bounded"
+    """``bounded``: under the caller's policy, narrowed by its own; ``independent``: under its own alone."""
+
+
+def _delegate(value: object) -> object:
+    if isinstance(value, str):
+        return {"agent": value}
+    if not isinstance(value, dict | DelegateConfig):
+        raise slip(f'found {found(value)}, expected the name of an agent or {{ agent = "NAME", mode = "bounded" }}')
+    return value
+
+
+Delegate = Annotated[
+    DelegateConfig,
+    BeforeValidator(_delegate),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "properties": {"agent": {"type": "string"}, "mode": {"enum": ["bounded", "independent"]}},
+                    "required": ["agent"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
+
+
+class AgentConfig(Named):
+    """An agent: a command that reads a prompt and prints a result."""
+
+    description: Text = ""
+    """A line for people: what this agent is good at."""
+    command: Command = ()
+    """The program and its arguments, one list entry each, for no shell. Only ``echo`` may have none."""
+    prompt: Literal["stdin", "argument", "file"] = "stdin"
+    """How the prompt reaches the command: on standard input, as its last argument, or in a file, whose path
+    stands for ``{prompt_file}`` in the command or is its last argument."""
+    model: Text | None = None
+    """The language model behind the command, for the records; Pawl does not act on it."""
+    policy: Name = DEFAULT_POLICY
+    """The policy that its work runs under, one of ``[policies.NAME]`` or the built-in ``default``."""
+    enabled: Flag = True
+    """Whether it takes new work."""
+    worker: Flag = False
+    """Whether it is a Worker, which receives offers of WorkItems."""
+    max_concurrent: Slots | None = None
+    """Its running tasks at most; without it only ``[daemon] max_concurrent`` counts."""
+    timeout_ms: Annotated[int, Duration()] = HOUR
+    """How long one task may run, on the monotonic clock, unless the task says otherwise."""
+    delegates: tuple[Delegate, ...] = ()
+    """The agents that it may hand work to, each a name or ``{ agent = NAME, mode = MODE }``."""
+    capabilities: tuple[Capability, ...] = ()
+    """What it can do, as ``id@version``; parts of the version that are left out are 0."""
+
+    @property
+    def builtin(self) -> bool:
+        """Whether Pawl itself is the agent: it returns its prompt and starts no program."""
+        return not self.command
+
+    @classmethod
+    def cross_check(cls, raw: dict[str, Any]) -> Iterator[Slip]:
+        entries = raw.get("delegates")
+        seen: set[str] = set()
+        for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+            name = entry.get("agent") if isinstance(entry, dict) else entry
+            if not isinstance(name, str):
+                continue
+            if name in seen:
+                yield Slip(("delegates", index), f"{quoted(name)} stands in this list already; name each agent once")
+            seen.add(name)
+
+
+class LimitsConfig(Section):
+    """Limits that the operating system holds a task's processes to. What is left out is not limited."""
+
+    cpu_ms: Annotated[int, Duration(least_ms=SECOND)] | None = None
+    """Processor time of one process; the system counts whole seconds."""
+    memory_bytes: Annotated[int, Size()] | None = None
+    """Address space of one process."""
+    processes: CountFrom1 | None = None
+    """Processes and threads."""
+    open_files: CountFrom1 | None = None
+    """Open files of one process."""
+
+
+class PolicyConfig(Named):
+    """What an agent's work may do. A child's policy may only narrow its parent's."""
+
+    delegation: Literal["forbid", "allow"] = "forbid"
+    """Whether work may start further work from inside."""
+    max_depth: Count = 3
+    """The depth at which a task may not delegate any more; what the operator starts has depth 0."""
+    max_actions_per_hour: Count = 100
+    """How often one tree of tasks may ask for something from inside within an hour."""
+    env: tuple[EnvName, ...] = DEFAULT_ENV
+    """The variables of the daemon's environment that are passed on; all else is withheld."""
+    workspace: Directory | None = None
+    """The directory that work starts in, ``~`` expanded; without it each task has its own."""
+    max_output_bytes: Annotated[int, Size()] = 64 * MIB
+    """The size of one task's output at most."""
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    """Limits that the operating system holds the processes to."""

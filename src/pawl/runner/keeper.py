@@ -1,0 +1,290 @@
+"""The keeper: the process that is the parent of all workers of one daemon, and outlives it for their sake.
+
+It takes orders over a socket pair, starts workers, writes their exit records and reports both. When the daemon
+is gone (end of file) it takes no more orders, waits for the workers it has, writes their records and ends. Nobody
+talks to a keeper whose daemon is gone: the next daemon starts its own, and adopts the old workers by their identity,
+their mark and their record. So the protocol never meets another version of itself.
+
+    -> {"op": "launch", "task", "argv", "env", "cwd", "spool", "stdin", "limits"}
+    <- {"op": "ready", "pid", "start", "boot_id"}                once, first
+    <- {"op": "launched", "task", "pid", "start", "boot_id"}     one answer for each order, in their order
+    <- {"op": "refused", "task", "code", "message", "errno"}
+    <- {"op": "exited", "task", "record", "leftovers"}           once for each worker
+
+One thread, one loop. It must never die of a bug in the handling of one task: all others would lose their parent.
+It runs in a bare interpreter (``-I -S``) and imports everything at its start: an upgrade may replace the files
+under it. Its own environment is nearly empty, so that it is neither found as part of a task nor a place to read
+the daemon's secrets from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+from pawl.runner import kernel, reap, spawn
+from pawl.runner.spawn import Order, Refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ORDERS_A_TURN = 32  # so that a flood of orders does not keep ended workers waiting
+_ENDS_A_TURN = 256
+_RETRY_MS = 500
+
+
+class Worker:
+    """A living child that was launched by order."""
+
+    __slots__ = ("pid", "record", "spool", "start", "task")
+
+    def __init__(self, task: str, spool: str, pid: int, start: str) -> None:
+        self.task = task
+        self.spool = spool
+        self.pid = pid
+        self.start = start
+        self.record: dict[str, object] = {}
+
+
+class Keeper:
+    """The loop and what it knows. ``link`` is the descriptor of a non-blocking socket."""
+
+    def __init__(self, link: int) -> None:
+        self.link = link  # -1 when the daemon is gone
+        self.inbox = bytearray()
+        self.outbox = bytearray()
+        self.workers: dict[int, Worker] = {}
+        self.stuck: set[int] = set()  # zombies whose record could not be written yet
+        self.unmarked: set[int] = set()  # workers whose mark could not be filled yet
+        self.more_ends = False
+        self.identity = (os.getpid(), kernel.start_of(os.getpid()), kernel.boot_id())
+        self.wakeup = _wake_on_signals()
+        self.poll = select.poll()
+        self.poll.register(self.link, select.POLLIN)
+        self.poll.register(self.wakeup, select.POLLIN)
+
+    def run(self) -> None:
+        """Work until the daemon is gone and the last worker has ended."""
+        pid, start, boot = self.identity
+        self.tell({"op": "ready", "pid": pid, "start": start, "boot_id": boot})
+        self.send()
+        while self.link >= 0 or self.workers:
+            try:
+                self.turn()
+            except Exception:
+                sys.excepthook(*sys.exc_info())
+                time.sleep(0.1)  # a bug that stays must not eat a processor
+
+    def turn(self) -> None:
+        """One round of the loop."""
+        self.sleep()
+        self.receive()
+        self.take_orders()
+        self.collect_ends()
+        self.fill_marks()
+        self.send()
+
+    def sleep(self) -> None:
+        """Until something happens; shortly, while something has to be tried again."""
+        timeout = _RETRY_MS if self.stuck or self.unmarked else None
+        if self.more_ends or b"\n" in self.inbox:
+            timeout = 0
+        self.poll.poll(timeout)
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.wakeup, 4096):
+                pass
+
+    # --- the link ---------------------------------------------------------------------------------------------
+
+    def receive(self) -> None:
+        """Read what has come. The end of the link ends the orders that were not begun, too."""
+        while self.link >= 0:
+            try:
+                data = os.read(self.link, 262_144)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.let_go()
+            self.inbox += data
+
+    def let_go(self) -> None:
+        """The daemon is gone: nobody to answer, nobody to take orders from."""
+        self.poll.unregister(self.link)
+        os.close(self.link)
+        self.link = -1
+        self.inbox.clear()
+        self.outbox.clear()
+
+    def tell(self, message: dict[str, object]) -> None:
+        if self.link >= 0:
+            self.outbox += json.dumps(message).encode() + b"\n"
+
+    def send(self) -> None:
+        """Send what the link takes, and keep the rest: a daemon that does not read never blocks its keeper."""
+        if self.link < 0 or not self.outbox:
+            return
+        try:
+            del self.outbox[: os.write(self.link, self.outbox)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            return self.let_go()
+        self.poll.modify(self.link, select.POLLIN | select.POLLOUT if self.outbox else select.POLLIN)
+
+    # --- launching --------------------------------------------------------------------------------------------
+
+    def take_orders(self) -> None:
+        for _ in range(_ORDERS_A_TURN):
+            end = self.inbox.find(b"\n")
+            if end < 0:
+                return
+            line = bytes(self.inbox[:end])
+            del self.inbox[: end + 1]
+            self.tell(self.launch(line))
+
+    def launch(self, line: bytes) -> dict[str, object]:
+        """Carry one order out: the answer to it."""
+        task = ""
+        try:
+            order = Order(json.loads(line))
+            task = order.task
+            pid, start, marked = spawn.spawn(order, self.identity)
+        except Refused as refused:
+            return _refused(task, refused.code, refused.message, refused.number)
+        except Exception as error:
+            sys.excepthook(*sys.exc_info())
+            return _refused(task, "launch_failed", f"cannot launch: {type(error).__name__}: {error}", None)
+        self.workers[pid] = Worker(task, order.spool, pid, start)
+        if not marked:
+            self.unmarked.add(pid)
+        return {"op": "launched", "task": task, "pid": pid, "start": start, "boot_id": self.identity[2]}
+
+    def fill_marks(self) -> None:
+        """Try again to name workers in their marks: the disk was full."""
+        for pid in list(self.unmarked):
+            worker = self.workers.get(pid)
+            if worker is None or spawn.fill_mark(worker.spool, (pid, worker.start, self.identity[2])):
+                self.unmarked.discard(pid)
+
+    # --- ends -------------------------------------------------------------------------------------------------
+
+    def collect_ends(self) -> None:
+        """Write the record of each worker that ended, let its PID go, and report it."""
+        ended = []
+        for end in self.ends():
+            worker = self.workers.get(end.pid)
+            if worker is None:
+                end.reap()  # an orphan that some worker left behind
+            elif self.put_record(worker, end):
+                ended.append(worker)
+        if ended and self.link >= 0:
+            self.report(ended)
+
+    def ends(self) -> Iterator[reap.End]:
+        """Children that have ended, not more than fit one turn. The caller reaps each, or leaves it in ``stuck``."""
+        self.more_ends = False
+        with contextlib.suppress(ChildProcessError):
+            for _ in range(_ENDS_A_TURN):
+                end = reap.next_end()
+                if end is None:
+                    return
+                if end.pid in self.stuck:
+                    break  # as long as it stays, it hides the others: ask for each of them
+                yield end
+            else:
+                self.more_ends = True
+                return
+        for pid in kernel.children_of("self") or list(self.workers):
+            with contextlib.suppress(ChildProcessError):
+                if (end := reap.next_end(pid)) is not None:
+                    yield end
+
+    def put_record(self, worker: Worker, end: reap.End) -> bool:
+        """Put the record in place, then reap; False when it must be tried again."""
+        worker.record = reap.record_of(end, worker.task, worker.start, worker.spool)
+        try:
+            reap.write_record(worker.spool, worker.record)
+        except OSError as error:
+            if worker.pid not in self.stuck:
+                _complain(f"cannot write the exit record of task {worker.task}: {error.strerror}")
+            if not end.reaped:
+                self.stuck.add(worker.pid)
+                return False
+        end.reap()
+        self.stuck.discard(worker.pid)
+        del self.workers[worker.pid]
+        return True
+
+    def report(self, ended: list[Worker]) -> None:
+        """Tell the daemon. Only here, after all zombies are reaped: they would pass for members of their group."""
+        strays = self.strays()
+        for worker in ended:
+            task = os.fsencode(worker.task)
+            left = _group_lives(worker.pid) or any(
+                session == worker.pid or kernel.carries(pid, b"PAWL_TASK_ID", task) for pid, session in strays
+            )
+            self.tell({"op": "exited", "task": worker.task, "record": worker.record, "leftovers": left})
+
+    def strays(self) -> list[tuple[int, int]]:
+        """Orphans that came to this process because their parents ended: PID and session."""
+        strays = []
+        for pid in kernel.children_of("self") or []:
+            if pid not in self.workers:
+                with contextlib.suppress(OSError):
+                    strays.append((pid, os.getsid(pid)))
+        return strays
+
+
+def _refused(task: str, code: str, message: str, number: int | None) -> dict[str, object]:
+    return {"op": "refused", "task": task, "code": code, "message": message, "errno": number}
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # it is there, and another user's
+    return True
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, os.fsencode(text) + b"\n")
+
+
+def _wake_on_signals() -> int:
+    """A descriptor that becomes readable when a child ends.
+
+    TERM, INT and HUP are meant for the daemon or the terminal, not for the parent of work that goes on. They get an
+    empty handler, not SIG_IGN, which the workers would inherit.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    return reading
+
+
+def main() -> None:
+    """Entry of the process: its standard input is the link, its standard error a log."""
+    link = os.dup(0)  # the copy is close-on-exec, and not one of 0, 1, 2
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+    os.set_blocking(link, False)
+    os.chdir("/")
+    kernel.set_name(b"pawl-keeper")
+    kernel.become_subreaper()
+    Keeper(link).run()

@@ -1,0 +1,112 @@
+"""Reads a home whose daemon is idle or down and says which invariant does not hold."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from pathlib import Path
+
+import psutil
+
+from pawl.control_plane.audit import entry_hash
+from pawl.control_plane.model import TASK, TERMINAL, Task
+from pawl.home import Home
+from pawl.storage.database import read_only_uri
+
+
+def broken(home: Home, *, running_allowed: bool = False) -> list[str]:
+    """Every broken invariant, in words; an empty list is what a test wants to see.
+
+    ``running_allowed``: whether tasks may still run (their processes are no leftovers then).
+    """
+    connection = sqlite3.connect(read_only_uri(home.database), uri=True)
+    try:
+        tasks = [Task._make(row) for row in connection.execute("SELECT * FROM task ORDER BY seq")]
+        found = [line for task in tasks for line in _task(home, task, running_allowed)]
+        found += _intents(connection) + _counts(connection, tasks) + _audit(connection, tasks)
+        if connection.execute("PRAGMA quick_check").fetchone()[0] != "ok":
+            found.append("the database is damaged")
+    finally:
+        connection.close()
+    found += _temporary_files(home)
+    found += _processes(home, {task.id for task in tasks if not task.ended})
+    return found
+
+
+def processes_of(home: Home) -> dict[int, str]:
+    """Living processes of this home's tasks: pid and task id, found by their environment."""
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            environment = process.environ()
+        except (psutil.Error, OSError):
+            continue
+        if environment.get("PAWL_HOME") == home.path and "PAWL_TASK_ID" in environment:
+            found[process.pid] = environment["PAWL_TASK_ID"]
+    return found
+
+
+def _task(home: Home, task: Task, running_allowed: bool) -> list[str]:
+    found = []
+    if not task.ended and not running_allowed:
+        found.append(f"{task.id} is {task.status}")
+    if task.cleanup == "pending" and not running_allowed:
+        found.append(f"{task.id} is {task.status} and its processes are not proven ended")
+    for artifact in filter(None, (task.output, task.stderr)):
+        path = Path(home.artifacts, artifact.sha256)
+        if not path.exists():
+            found.append(f"{task.id} is {task.status} and its output {artifact.sha256} is missing")
+            continue
+        data = path.read_bytes()
+        if (hashlib.sha256(data).hexdigest(), len(data)) != artifact:
+            found.append(f"{task.id} is {task.status} and its output {artifact.sha256} is altered")
+    if task.ended and task.cleanup != "pending" and os.path.exists(os.path.join(home.spool, task.id)):
+        found.append(f"{task.id} is {task.status} and its spool is still there")
+    return found
+
+
+def _intents(connection: sqlite3.Connection) -> list[str]:
+    rows = connection.execute(
+        "SELECT i.task_id, t.status FROM settlement_intent i JOIN task t ON t.id = i.task_id WHERE t.status <> 'running'"
+    )
+    return [f"an intent stands beside {task_id}, which is {status}" for task_id, status in rows]
+
+
+def _counts(connection: sqlite3.Connection, tasks: list[Task]) -> list[str]:
+    stored = {status: count for status, count in connection.execute("SELECT * FROM task_count") if count}
+    real: dict[str, int] = {}
+    for task in tasks:
+        real[task.status] = real.get(task.status, 0) + 1
+    return [] if stored == real else [f"the counters say {stored}, the rows {real}"]
+
+
+def _audit(connection: sqlite3.Connection, tasks: list[Task]) -> list[str]:
+    """The chain is whole; each task's changes follow the table, end once, and end where its row is."""
+    found = []
+    before, at = "0" * 64, 0
+    status: dict[str, str] = {}
+    for row in connection.execute("SELECT * FROM event ORDER BY seq"):
+        at += 1
+        if row[0] != at or row[-1] != entry_hash(before, row[:-1]):
+            return [f"the audit log breaks at {at}"]
+        before = row[-1]
+        subject, old, new = row[4], row[6], row[7]
+        if row[3] == "task" and new is not None:
+            if status.get(subject) != old:
+                found.append(f"the log moves {subject} from {old}, and it was {status.get(subject)}")
+            if old is not None and (old in TERMINAL or not TASK.allows(old, new)):
+                found.append(f"the log moves {subject} from {old} to {new}")
+            status[subject] = new
+    found += [f"{t.id} is {t.status}, the log says {status.get(t.id)}" for t in tasks if status.get(t.id) != t.status]
+    return found
+
+
+def _temporary_files(home: Home) -> list[str]:
+    return [f"a temporary file is left: {name}" for name in os.listdir(home.artifacts) if name.startswith(".tmp")]
+
+
+def _processes(home: Home, alive: set[str]) -> list[str]:
+    return [f"process {pid} of {task} is left over" for pid, task in processes_of(home).items() if task not in alive]
