@@ -58,7 +58,7 @@ class CronConfig(Section):
     catch_up_max: CountFrom1 = 100
     """The number of fires that ``all`` catches up at most."""
     overlap: Literal["skip", "queue", "replace", "allow"] = "skip"
-    """What a fire does while the last run goes on: nothing, wait for its end, run beside it, or cancel it."""
+    """What a fire does while the last run goes on: nothing, wait for its end, cancel it, or run beside it."""
     jitter_ms: Annotated[int, Duration(least_ms=0)] = 0
     """A fire starts up to this much later than it is due."""
     precondition: Command = ()

@@ -61,11 +61,13 @@ def record(
     details: dict[str, Any] | None = None,
 ) -> None:
     """Append one entry in the transaction of the change itself. ``change`` is from and to."""
-    last = tx.one(Q.last_event)
-    seq, before = (last[0] + 1, last[1]) if last else (1, _GENESIS)
+    last = tx.memo.get(TOPIC) or tx.one(Q.last_event) or (0, _GENESIS)
+    seq, before = last[0] + 1, last[1]
     text = json.dumps(details, separators=(",", ":"), sort_keys=True) if details else None
     entry = (seq, tx.now_ms, actor, *subject, event, *change, reason, text)
-    tx.execute(Q.insert_event, (*entry, entry_hash(before, entry)))
+    digest = entry_hash(before, entry)
+    tx.execute(Q.insert_event, (*entry, digest))
+    tx.memo[TOPIC] = (seq, digest)
     tx.mark(TOPIC)
 
 

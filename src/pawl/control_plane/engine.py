@@ -71,6 +71,7 @@ class ControlPlane:
         become_subreaper()
         self.artifacts.sweep()
         await self.recovery.run()
+        await self.recovery.sweep_spools()
         for live in self.supervisor.live.values():
             self.dispatcher.take(live.task.agent)
 

@@ -75,11 +75,20 @@ class Recovery:
 
     async def run(self) -> None:
         """One pass over every row that is not ours to drive already."""
+        self.report["kept"] = 0
         await self._writer.submit(store.forget_stale_intents)
         running = [Task._make(row) for row in await self._reader.all(Q.running)]
         await self._each(running, self._recover)
         to_clean = [Task._make(row) for row in await self._reader.all(Q.to_clean)]
         await self._each(to_clean, self._clean)
+
+    async def sweep_spools(self) -> None:
+        """Remove the spools of tasks that are over: their daemon died between the last commit and this."""
+        for name in await asyncio.to_thread(os.listdir, self._home.spool):
+            row = await self._reader.one(Q.by_id, (name,))
+            task = None if row is None else Task._make(row)
+            if task is not None and task.ended and task.cleanup != "pending":
+                await asyncio.to_thread(self._spool(task).remove)
 
     async def _each(self, tasks: list[Task], work) -> None:  # type: ignore[no-untyped-def]
         gate = asyncio.Semaphore(_AT_ONCE)

@@ -88,6 +88,7 @@ class Supervisor:
         self._release = release
         self._exits = Exits()
         self._drivers: set[asyncio.Task[None]] = set()
+        self._removals: set[asyncio.Future[None]] = set()
         self.live: dict[str, Live] = {}
         self.settings = Settings()
         self.roster = Roster({}, lambda agent: None, lambda agent: 64 * 1024**2)
@@ -155,7 +156,7 @@ class Supervisor:
         """Let go of everything; workers live on. Twice is harmless."""
         for driver in tuple(self._drivers):
             driver.cancel()
-        await asyncio.gather(*self._drivers, return_exceptions=True)
+        await asyncio.gather(*self._drivers, *self._removals, return_exceptions=True)
         self._exits.close()
 
     # --- the life of a task -------------------------------------------------------------------------------------
@@ -302,11 +303,22 @@ class Supervisor:
         if live.deadline is not None:
             live.deadline.cancel()
         if live.spooled and ended.task.ended:  # else it changed hands, and the spool with it
-            live.spool.remove()
+            self._discard(live.spool)
         del self.live[live.task.id]
         live.over.set_result(ended.task)
         self._release(live.task.agent)
         self._tell_over(ended.task, ended.retry)
+
+    def _discard(self, spool: Spool) -> None:
+        """Remove a spool on a thread: nobody waits for it, and a dead daemon's are swept at the next start."""
+        removal = asyncio.ensure_future(asyncio.to_thread(spool.remove))
+        self._removals.add(removal)
+        removal.add_done_callback(self._removed)
+
+    def _removed(self, removal: asyncio.Future[None]) -> None:
+        self._removals.discard(removal)
+        if not removal.cancelled() and removal.exception() is not None:
+            log.warning("cannot remove a spool; the next start will", error=str(removal.exception()))
 
     # --- when a driver dies -------------------------------------------------------------------------------------
 

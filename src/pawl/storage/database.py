@@ -34,6 +34,8 @@ class Database:
             fresh = not os.path.exists(self.path) or os.path.getsize(self.path) == 0
             if fresh:
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            else:
+                self._check()
             connection = sqlite3.connect(
                 self.path, isolation_level=None, check_same_thread=False, cached_statements=512
             )
@@ -65,23 +67,28 @@ class Database:
 
     def _prepare(self, connection: sqlite3.Connection, *, fresh: bool) -> None:
         connection.execute("PRAGMA busy_timeout = 5000")
-        if not fresh:
-            self._check(connection)
+        if fresh:  # a kill before the file is in WAL mode must leave no journal: only a writer could roll it back
+            connection.execute("PRAGMA journal_mode = MEMORY")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA recursive_triggers = ON")
         migrate(connection)
 
-    def _check(self, connection: sqlite3.Connection) -> None:
-        if os.path.getsize(self.path) > _CHECKED_BYTES_MAX:
-            return
-        answer = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if answer != "ok":
-            raise damaged(self.path, answer.strip().splitlines()[-1])
-        owner = connection.execute("PRAGMA application_id").fetchone()[0]
-        if owner not in (0, APPLICATION_ID) or (owner == 0 and _has_tables(connection)):
-            raise damaged(self.path, "it is the database of another program")
+    def _check(self) -> None:
+        """Look before anything may write: a writing connection would, as it closes, move the log into the file."""
+        connection = sqlite3.connect(self.reader_uri(), uri=True)
+        try:
+            owner = connection.execute("PRAGMA application_id").fetchone()[0]
+            if owner not in (0, APPLICATION_ID) or (owner == 0 and _has_tables(connection)):
+                raise damaged(self.path, "it is the database of another program")
+            if os.path.getsize(self.path) > _CHECKED_BYTES_MAX:
+                return
+            answer = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if answer != "ok":
+                raise damaged(self.path, answer.strip().splitlines()[-1])
+        finally:
+            connection.close()
 
     def _refuse_newer(self) -> None:
         """Read the stamp without opening the file for writing, so that a newer one stays as it is, byte for byte."""

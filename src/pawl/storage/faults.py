@@ -12,6 +12,7 @@ _SQLITE_READONLY = 8
 _SQLITE_CORRUPT = 11
 _SQLITE_NOTADB = 26
 _SQLITE_CANTOPEN = 14
+_SQLITE_IOERR_SHMSIZE = 10 | 19 << 8  # the index beside the log could not be made or grow
 # a wrong statement, a broken constraint, a wrong use: a bug of ours, which no waiting mends
 _OURS = frozenset({1, 19, 20, 21, 25})
 
@@ -26,7 +27,7 @@ def from_sqlite(error: sqlite3.Error, path: str) -> StorageError:
     """The error to raise for an error of SQLite's. ``path`` is the database file, for the message."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if isinstance(code, int) else None
-    if primary == _SQLITE_FULL:
+    if primary == _SQLITE_FULL or code == _SQLITE_IOERR_SHMSIZE:
         return DiskFull(f"cannot write {path}: the disk is full", path=path)
     if primary == _SQLITE_READONLY:
         return StorageReadOnly(f"cannot write {path}: it is read-only", path=path)

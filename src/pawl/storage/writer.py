@@ -31,14 +31,18 @@ _WAL_PAGES_MAX = 1800  # about 7 MiB: a log that outgrew this is cut back when t
 
 
 class Transaction:
-    """What a transaction's function may do. ``now_ms`` is the only clock in it (wall)."""
+    """What a transaction's function may do. ``now_ms`` is the only clock in it (wall).
 
-    __slots__ = ("_connection", "marks", "now_ms")
+    ``memo`` is for what was read or written in this very transaction: it is gone with it, also when it is rolled back.
+    """
+
+    __slots__ = ("_connection", "marks", "memo", "now_ms")
 
     def __init__(self, connection: sqlite3.Connection, now_ms: int) -> None:
         self._connection = connection
         self.now_ms = now_ms
         self.marks: set[str] = set()
+        self.memo: dict[str, Any] = {}
 
     def execute(self, sql: str, parameters: tuple[Any, ...] | dict[str, Any] = ()) -> sqlite3.Cursor:
         """Run one statement."""
@@ -135,7 +139,10 @@ class Writer:
         except Exception:
             self._roll_back()
             answers, marks = self._one_by_one(batch)
-        failpoints.hit("writer.after_commit")
+        try:
+            failpoints.hit("writer.after_commit")
+        except Exception as error:  # it is durable, and its callers do not hear so
+            answers = [(call, error, False) for call, _, _ in answers]
         with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is left to hear
             self._loop.call_soon_threadsafe(self._deliver, answers, marks)
 
@@ -157,11 +164,18 @@ class Writer:
                 marks |= seen
             except sqlite3.Error as error:
                 self._roll_back()
-                answers.append((call, error if is_bug(error) else from_sqlite(error, self._path), False))
+                answers.append((call, self._fault(error), False))
             except Exception as error:
                 self._roll_back()
                 answers.append((call, error, False))
         return answers, marks
+
+    def _fault(self, error: sqlite3.Error) -> Exception:
+        if is_bug(error):
+            return error
+        fault = from_sqlite(error, self._path)
+        fault.__cause__ = error
+        return fault
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
@@ -170,11 +184,11 @@ class Writer:
 
     def _keep_log_short(self) -> None:
         """Cut back a write-ahead log that a long reader let grow. Only when nothing waits: it costs an append later."""
-        with contextlib.suppress(sqlite3.Error):
-            if self._log_pages() > _WAL_PAGES_MAX:
-                self._connection.execute("PRAGMA busy_timeout = 0")
+        if self._log_pages() > _WAL_PAGES_MAX:
+            self._connection.execute("PRAGMA busy_timeout = 0")
+            with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                self._connection.execute("PRAGMA busy_timeout = 5000")
+            self._connection.execute("PRAGMA busy_timeout = 5000")
 
     def _log_pages(self) -> int:
         try:
