@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+import stat
 from pathlib import Path
 
 import psutil
 
 from pawl.control_plane.audit import entry_hash
 from pawl.control_plane.model import TASK, TERMINAL, Task
+from pawl.control_plane.store import RETRIED
 from pawl.home import Home
 from pawl.storage.database import read_only_uri
 
@@ -24,12 +26,14 @@ def broken(home: Home, *, running_allowed: bool = False) -> list[str]:
     try:
         tasks = [Task._make(row) for row in connection.execute("SELECT * FROM task ORDER BY seq")]
         found = [line for task in tasks for line in _task(home, task, running_allowed)]
-        found += _intents(connection) + _counts(connection, tasks) + _audit(connection, tasks)
+        found += _intents(connection) + _counts(connection, tasks) + _audit(connection, tasks) + _retries(tasks)
         if connection.execute("PRAGMA quick_check").fetchone()[0] != "ok":
             found.append("the database is damaged")
     finally:
         connection.close()
-    found += _temporary_files(home)
+    found += _artifacts(home)
+    found += _spools(home, {task.id for task in tasks})
+    found += _modes(home)
     found += _processes(home, {task.id for task in tasks if not task.ended})
     return found
 
@@ -55,13 +59,13 @@ def _task(home: Home, task: Task, running_allowed: bool) -> list[str]:
         found.append(f"{task.id} is {task.status}")
     if task.cleanup == "pending" and not running_allowed:
         found.append(f"{task.id} is {task.status} and its processes are not proven ended")
+    if task.status == "completed" and task.output is None:
+        found.append(f"{task.id} is completed and has no output")
     for artifact in filter(None, (task.output, task.stderr)):
         path = Path(home.artifacts, artifact.sha256)
         if not path.exists():
             found.append(f"{task.id} is {task.status} and its output {artifact.sha256} is missing")
-            continue
-        data = path.read_bytes()
-        if (hashlib.sha256(data).hexdigest(), len(data)) != artifact:
+        elif path.stat().st_size != artifact.size_bytes:
             found.append(f"{task.id} is {task.status} and its output {artifact.sha256} is altered")
     if task.ended and task.cleanup != "pending" and os.path.exists(os.path.join(home.spool, task.id)):
         found.append(f"{task.id} is {task.status} and its spool is still there")
@@ -104,8 +108,42 @@ def _audit(connection: sqlite3.Connection, tasks: list[Task]) -> list[str]:
     return found
 
 
-def _temporary_files(home: Home) -> list[str]:
-    return [f"a temporary file is left: {name}" for name in os.listdir(home.artifacts) if name.startswith(".tmp")]
+def _retries(tasks: list[Task]) -> list[str]:
+    """A task that ran and may be tried again has its next attempt, once it is over and done with."""
+    retried = {task.retry_of for task in tasks}
+    return [
+        f"{task.id} is {task.status}, has {task.retries_left} retries left and is not tried again"
+        for task in tasks
+        if task.status in RETRIED and task.retries_left and task.started_at_ms and task.cleanup != "pending"
+        and task.id not in retried
+    ]
+
+
+def _artifacts(home: Home) -> list[str]:
+    """No name lies, and nothing half done is left."""
+    found = []
+    for path in Path(home.artifacts).iterdir():
+        if path.name.startswith(".tmp"):
+            found.append(f"a temporary file is left: {path.name}")
+        elif _sha256(path) != path.name:
+            found.append(f"the artifact {path.name} is altered")
+    return found
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _spools(home: Home, known: set[str]) -> list[str]:
+    return [f"the spool {name} belongs to no task" for name in os.listdir(home.spool) if name not in known]
+
+
+def _modes(home: Home) -> list[str]:
+    """Private to the owner, whatever created it."""
+    wanted = {home.path: 0o700, home.database: 0o600}
+    wanted |= {str(path): 0o600 for path in Path(home.artifacts).iterdir()}
+    return [f"{path} has mode {mode:o}" for path in wanted if (mode := stat.S_IMODE(os.stat(path).st_mode)) != wanted[path]]
 
 
 def _processes(home: Home, alive: set[str]) -> list[str]:

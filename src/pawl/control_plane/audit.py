@@ -86,6 +86,21 @@ async def read(reader: Reader, *, after: int, limit: int, subject: str | None) -
     return [Event._make(row) for row in rows]
 
 
+async def newest(reader: Reader, *, count: int, subject: str | None) -> list[Event]:
+    """The last entries, oldest first, of all or of one subject."""
+    if subject is None:
+        rows = await reader.all(Q.last_events, (count,))
+    else:
+        rows = await reader.all(Q.last_events_of, (subject, count))
+    return [Event._make(row) for row in reversed(rows)]
+
+
+async def position(reader: Reader) -> int:
+    """The number of the last entry; 0 where there is none."""
+    row = await reader.one(Q.last_event)
+    return row[0] if row else 0
+
+
 async def first_fault(reader: Reader) -> tuple[int, str] | None:
     """The first entry that is altered, missing or out of order, and what is wrong with it; None where all is well."""
     before, expected = _GENESIS, 1

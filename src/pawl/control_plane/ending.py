@@ -24,9 +24,9 @@ def judge(
 
     ``unwatched``: it ended while no daemon was there.
     """
-    if record is None:
-        return _no_record(unwatched), Output(data=b"")
     output = so_far(record, spool, max_output_bytes)
+    if record is None:
+        return _no_record(unwatched), output
     if unwatched and record.signal in _FROM_OUTSIDE:
         return _lost(record.signal), output
     fault = _altered(record, spool)

@@ -7,18 +7,18 @@ and stopping. Nothing here decides about a row: ``store`` does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
 
 from pawl import failpoints
 from pawl.control_plane import store
 from pawl.control_plane.dispatcher import Dispatcher
-from pawl.control_plane.model import TERMINAL, NewTask, Outcome, Task
+from pawl.control_plane.model import NewTask, Outcome, Task
 from pawl.control_plane.recovery import Recovery
 from pawl.control_plane.settlement import Settlement
 from pawl.control_plane.statements import Q
 from pawl.control_plane.store import Ended, Submitted
-from pawl.control_plane.supervisor import Live, Supervisor
+from pawl.control_plane.supervisor import Supervisor
 from pawl.control_plane.work import Roster, Settings
 from pawl.errors import AmbiguousId, PawlError, StorageError, TaskNotFound
 from pawl.home import Home
@@ -30,10 +30,12 @@ from pawl.runner.launcher import Keeper, LaunchOrder, become_subreaper
 from pawl.storage import ArtifactStore, Reader, Writer
 from pawl.timers import Timers
 
+Answer = TypeVar("Answer")
+
 log = logger("control_plane")
 _MINDER_MS = 60_000
 _CAP_CHECK_BUSY_MS = 100
-_CAP_CHECK_QUIET_MS = 1_000
+_CAP_CHECK_QUIET_MS = 500
 
 
 class ControlPlane:
@@ -51,15 +53,17 @@ class ControlPlane:
         self.dispatcher = Dispatcher(writer, reader, timers, self.owner, self._started, self._expired)
         self.supervisor = Supervisor(
             home=home, writer=writer, reader=reader, artifacts=artifacts, timers=timers, owner=self.owner,
-            settlement=self.settlement, launch=self._launch, over=self._over, release=self.dispatcher.release,
+            settlement=self.settlement, launch=self._launch, over=self._over,
+            take=self.dispatcher.take, release=self.dispatcher.release,
         )  # fmt: skip
         self.recovery = Recovery(
             home=home, writer=writer, reader=reader, timers=timers, owner=self.owner,
-            settlement=self.settlement, supervisor=self.supervisor,
+            settlement=self.settlement, supervisor=self.supervisor, over=self._over,
         )  # fmt: skip
         self._keeper: Keeper | None = None
         self._keeper_starting: asyncio.Task[None] | None = None
         self._waiters: dict[str, list[asyncio.Future[Task]]] = {}
+        self._to_begin: dict[str, list[asyncio.Future[None]]] = {}
         self._side: set[asyncio.Task[Any]] = set()
         self._minding = False
         self._checking = False
@@ -72,8 +76,6 @@ class ControlPlane:
         self.artifacts.sweep()
         await self.recovery.run()
         await self.recovery.sweep_spools()
-        for live in self.supervisor.live.values():
-            self.dispatcher.take(live.task.agent)
 
     def configure(self, settings: Settings, roster: Roster) -> None:
         """Take what the configuration says; also while running."""
@@ -114,10 +116,11 @@ class ControlPlane:
         owner = self.owner if self.dispatcher.reserve(new.agent) else None
         failpoints.hit("delegate.before_commit")
         try:
-            done = await self.writer.submit(store.submit, new, owner, self.timers.clock.monotonic_ms())
+            done = await self._store(new, owner)
         except BaseException:
             if owner is not None:
                 self.dispatcher.release(new.agent)
+                self._mind()  # should its row be there all the same, recovery finds it
             raise
         failpoints.hit("delegate.after_commit")
         if owner is not None:
@@ -128,6 +131,16 @@ class ControlPlane:
         elif done.new:
             self.dispatcher.queued(done.task)
         return done
+
+    async def _store(self, new: NewTask, owner: ProcessIdentity | None) -> Submitted:
+        """Store a task. A commit that reads as an error may have been one all the same: the row is looked for."""
+        try:
+            return await self.writer.submit(store.submit, new, owner, self.timers.clock.monotonic_ms())
+        except StorageError:
+            row = await self.reader.one(Q.by_id, (new.id,))
+            if row is None:
+                raise
+            return Submitted(Task._make(row), True)
 
     async def cancel(self, task: Task, reason: str | None, actor: str) -> Ended:
         """Cancel a task whatever its state. Returns when its processes have ended, with who won."""
@@ -165,6 +178,19 @@ class ControlPlane:
             if not waiters:
                 self._waiters.pop(task.id, None)
 
+    async def begun(self, task: Task) -> None:
+        """Wait until a queued task has been started here, or has ended."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiters = self._to_begin.setdefault(task.id, [])
+        waiters.append(future)
+        try:
+            if (await self.settlement.row(task.id)).status == "queued":
+                await future
+        finally:
+            waiters.remove(future)
+            if not waiters:
+                self._to_begin.pop(task.id, None)
+
     async def find(self, text: str) -> Task:
         """A task by its id or a unique prefix. Raises ``task_not_found`` or ``ambiguous_id``."""
         if len(text) >= ID_CHARACTERS:
@@ -191,6 +217,7 @@ class ControlPlane:
 
     def _started(self, task: Task) -> None:
         self.supervisor.begin(task)
+        _resolve(self._to_begin.get(task.id, ()), None)
         self._mind()
         self._check_outputs()
 
@@ -201,9 +228,8 @@ class ControlPlane:
         """A task is over and done with: tell who waits, and queue the attempt that follows it."""
         if retry is not None:
             self.dispatcher.queued(retry)
-        for future in self._waiters.get(task.id, ()):
-            if not future.done():
-                future.set_result(task)
+        _resolve(self._to_begin.get(task.id, ()), None)
+        _resolve(self._waiters.get(task.id, ()), task)
 
     async def _launch(self, order: LaunchOrder) -> ProcessIdentity:
         if self._keeper_starting is not None:
@@ -247,8 +273,16 @@ class ControlPlane:
             exits.reap_strays(reaped | ({keeper.pid} if keeper else set()))
         except PawlError as error:
             log.warning("cannot mind the running tasks", code=error.code, error=error.message)
-        if self.supervisor.live or self.writer.log_is_long or await self.reader.all(Q.running):
+        except Exception as error:  # a bug in one pass must not be the last pass
+            log.error("minding the running tasks failed", exc_info=error)
+        if self.supervisor.live or self.writer.log_is_long or await self._anything_to_mind():
             self._mind()
+
+    async def _anything_to_mind(self) -> bool:
+        try:
+            return bool(await self.reader.all(Q.running) or await self.reader.all(Q.to_clean))
+        except StorageError:
+            return True  # ask again
 
     async def _time_out_stale(self) -> None:
         """End rows whose heartbeat stopped although their owner could not be proven gone."""
@@ -261,7 +295,9 @@ class ControlPlane:
             if task.heartbeat_mono_ms is not None and task.heartbeat_mono_ms < oldest:
                 message = "its owner has not given a sign of life for longer than the heartbeat timeout"
                 outcome = Outcome("timed_out", error_code="heartbeat_timeout", error_message=message)
-                await self.writer.submit(store.end_running, task.id, owner, outcome, True, store.DAEMON)
+                ended = await self.writer.submit(store.end_running, task.id, owner, outcome, True, store.DAEMON)
+                if ended.won:
+                    self._over(ended.task, None)
 
     def _check_outputs(self) -> None:
         if not self._checking:
@@ -280,4 +316,7 @@ class ControlPlane:
         task.add_done_callback(self._side.discard)
 
 
-__all__ = ["TERMINAL", "ControlPlane", "Live"]
+def _resolve(futures: Iterable[asyncio.Future[Answer]], answer: Answer) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(answer)

@@ -252,6 +252,7 @@ def public(task: Task, artifact_path: Any) -> dict[str, Any]:
         "exit_code": task.exit_code,
         "signal": task.signal,
         "error": None if task.error_code is None else {"code": task.error_code, "message": task.error_message},
+        "reason": task.error_message if task.status == "cancelled" else None,
         "output": _public_artifact(task.output, artifact_path),
         "stderr": _public_artifact(task.stderr, artifact_path),
         "truncated": bool(task.truncated),

@@ -11,7 +11,7 @@ INSERT INTO task (
 RETURNING *;
 
 -- name: insert_label
-INSERT INTO task_label (task_seq, key, value) VALUES (?, ?, ?);
+INSERT INTO task_label (key, value, task_seq) VALUES (?, ?, ?);
 
 -- name: insert_input
 INSERT INTO task_input (task_seq, name, sha256, size_bytes) VALUES (?, ?, ?, ?);
@@ -178,6 +178,12 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: events_after
 SELECT * FROM event WHERE seq > ? ORDER BY seq LIMIT ?;
+
+-- name: last_events
+SELECT * FROM event ORDER BY seq DESC LIMIT ?;
+
+-- name: last_events_of
+SELECT * FROM event INDEXED BY event_subject WHERE subject_id = ? ORDER BY seq DESC LIMIT ?;
 
 -- name: events_of
 SELECT * FROM event INDEXED BY event_subject WHERE subject_id = ? AND seq > ? ORDER BY seq LIMIT ?;

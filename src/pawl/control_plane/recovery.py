@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pawl import failpoints
@@ -20,7 +21,6 @@ from pawl.control_plane.model import Intent, Outcome, Task
 from pawl.control_plane.settlement import Settlement
 from pawl.control_plane.statements import Q
 from pawl.control_plane.supervisor import Supervisor
-from pawl.errors import PawlError
 from pawl.home import Home
 from pawl.log import logger
 from pawl.runner import tree
@@ -60,6 +60,7 @@ class Recovery:
         owner: ProcessIdentity,
         settlement: Settlement,
         supervisor: Supervisor,
+        over: Callable[[Task, Task | None], None],
     ) -> None:
         self._home = home
         self._writer = writer
@@ -68,6 +69,8 @@ class Recovery:
         self._owner = owner
         self._settlement = settlement
         self._supervisor = supervisor
+        self._tell_over = over
+        self._suspects: set[str] = set()
         self._exits = Exits()
         self.report = dict.fromkeys(
             ("kept", "settled", "failed", "finished", "adopted", "lost", "cleaned", "unreadable"), 0
@@ -78,7 +81,7 @@ class Recovery:
         self.report["kept"] = 0
         await self._writer.submit(store.forget_stale_intents)
         running = [Task._make(row) for row in await self._reader.all(Q.running)]
-        await self._each(running, self._recover)
+        await self._each(self._without_newborn(running), self._recover)
         to_clean = [Task._make(row) for row in await self._reader.all(Q.to_clean)]
         await self._each(to_clean, self._clean)
 
@@ -90,6 +93,15 @@ class Recovery:
             if task is not None and task.ended and task.cleanup != "pending":
                 await asyncio.to_thread(self._spool(task).remove)
 
+    def _without_newborn(self, running: list[Task]) -> list[Task]:
+        """A row of ours that nobody drives may be one whose commit was read before its submitter heard of it: it is
+        judged when it is still so at the next pass."""
+        before, self._suspects = self._suspects, set()
+        for task in running:
+            if task.owner == self._owner and task.id not in self._supervisor.live:
+                self._suspects.add(task.id)
+        return [task for task in running if task.id not in self._suspects or task.id in before]
+
     async def _each(self, tasks: list[Task], work) -> None:  # type: ignore[no-untyped-def]
         gate = asyncio.Semaphore(_AT_ONCE)
 
@@ -99,9 +111,9 @@ class Recovery:
             async with gate:
                 try:
                     await work(task)
-                except (PawlError, OSError, ValueError, TypeError) as error:
+                except Exception as error:  # whatever is wrong with this one, the others are recovered
                     self.report["unreadable"] += 1
-                    log.error("cannot recover a row; it is left as it is", task=task.id, error=str(error))
+                    log.error("cannot recover a row; it is left as it is", task=task.id, exc_info=error)
                 failpoints.hit("recovery.after_row")
 
         await asyncio.gather(*(one(task) for task in tasks))
@@ -151,6 +163,8 @@ class Recovery:
 
     async def _judge_worker(self, task: Task, owner: ProcessIdentity) -> Verdict:
         gone = f"the daemon that ran it (pid {owner.pid}) died"
+        if owner == self._owner:
+            gone = "the daemon lost hold of it"
         spool = self._spool(task)
         mark = await asyncio.to_thread(spool.bar)
         worker = task.worker or mark.worker
@@ -185,6 +199,7 @@ class Recovery:
         self.report["settled"] += ended.won
         if ended.won and ended.task.cleanup is None:
             self._spool(task).remove()
+            self._tell_over(ended.task, ended.retry)
 
     async def _end(self, task: Task, owner: ProcessIdentity, outcome: Outcome) -> None:
         ended = await self._writer.submit(store.end_running, task.id, owner, outcome, True, store.DAEMON)
@@ -213,6 +228,8 @@ class Recovery:
             if taken is None:
                 return
             task = taken
+        elif (await self._settlement.row(task.id)).cleanup != "pending":
+            return  # its driver was about to be done with it
         self.report["cleaned"] += 1
         self._supervisor.clean_up(task)
 

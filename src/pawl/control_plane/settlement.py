@@ -60,16 +60,20 @@ class Settlement:
     async def settle(self, task: Task, outcome: Outcome, output: Output, *, leftovers: bool = False) -> Ended:
         """Take a running task of ours to its outcome. Returns who won: a cancel may have been quicker."""
         stdout, stderr = await self.insist(task.id, lambda: self.stage(output))
-        failpoints.hit("settle.before_intent")
-        promised = await self.insist(
-            task.id,
-            lambda: self._writer.submit(
-                store.promise, task.id, self._owner, outcome, stdout.artifact, stderr and stderr.artifact,
-                output.truncated, leftovers,
-            ),
-        )  # fmt: skip
+        promised = False
+        try:
+            failpoints.hit("settle.before_intent")
+            promised = await self.insist(
+                task.id,
+                lambda: self._writer.submit(
+                    store.promise, task.id, self._owner, outcome, stdout.artifact, stderr and stderr.artifact,
+                    output.truncated, leftovers,
+                ),
+            )  # fmt: skip
+        finally:
+            if not promised:
+                self._artifacts.discard(stdout, stderr)
         if not promised:
-            self._artifacts.discard(stdout, stderr)
             return Ended(False, await self.row(task.id))
         failpoints.hit("settle.after_intent")
         await self.insist(task.id, lambda: self.publish(stdout, stderr))
@@ -82,7 +86,8 @@ class Settlement:
         """The last step by itself, for a promise whose bytes are published: ours, or a dead owner's."""
         ended = await self.insist(task_id, lambda: self._writer.submit(store.settle, task_id, owner, status, output))
         if not ended.won and (ended.task.status, ended.task.output) == (status, output):
-            return Ended(True, ended.task)  # an earlier try had committed, and its answer was lost
+            # an earlier try had committed, and its answer was lost
+            return Ended(True, ended.task, await self.insist(task_id, lambda: self.retry_of(task_id)))
         return ended
 
     async def stage(self, output: Output) -> tuple[Staged, Staged | None]:
@@ -124,6 +129,11 @@ class Settlement:
         row = await self._reader.one(Q.intent, (task_id,))
         found = None if row is None else Intent._make(row)
         return found if found is None or found.fault() is None else None
+
+    async def retry_of(self, task_id: str) -> Task | None:
+        """The attempt that follows a task, where there is one."""
+        row = await self._reader.one(Q.retry_of, (task_id,))
+        return None if row is None else await self.row(row[0])
 
     async def row(self, task_id: str) -> Task:
         """The row as it is now."""

@@ -225,7 +225,7 @@ def _insert(tx: Transaction, new: NewTask, owner: ProcessIdentity | None, mono_m
     task = Task._make(row)
     if new.labels != "{}":
         for key, value in json.loads(new.labels).items():
-            tx.execute(Q.insert_label, (task.seq, key, value))
+            tx.execute(Q.insert_label, (key, value, task.seq))
     for name, artifact in new.inputs:
         tx.execute(Q.insert_input, (task.seq, name, *artifact))
     return task

@@ -74,6 +74,7 @@ class Supervisor:
         settlement: Settlement,
         launch: Callable[[LaunchOrder], Coroutine[Any, Any, ProcessIdentity]],
         over: Callable[[Task, Task | None], None],
+        take: Callable[[str], None],
         release: Callable[[str], None],
     ) -> None:
         self._home = home
@@ -85,6 +86,7 @@ class Supervisor:
         self._settlement = settlement
         self._launch = launch
         self._tell_over = over
+        self._take = take
         self._release = release
         self._exits = Exits()
         self._drivers: set[asyncio.Task[None]] = set()
@@ -97,7 +99,7 @@ class Supervisor:
 
     def begin(self, task: Task) -> Live:
         """Drive a task that was just claimed. Its slot is taken already."""
-        live = self._enlist(task)
+        live = self._enlist(task, slot_taken=True)
         self._spawn(self._do(live), live)
         return live
 
@@ -130,12 +132,24 @@ class Supervisor:
 
     async def end(self, live: Live, outcome: Outcome, actor: str) -> Ended:
         """End a running task by decision. When this returns the row says so; ``live.over`` tells when it is done."""
-        ended = await self._writer.submit(store.end_running, live.task.id, self._owner, outcome, not live.inline, actor)
-        if ended.won:
+        ended = await self._decide(live, outcome, actor)
+        # the second case: an earlier try had committed, and its answer was lost
+        if ended.won or (ended.task.cleanup == "pending" and not live.turn.done()):
             failpoints.hit("cancel.after_commit")
             live.early = outcome
             live.wake()
         return ended
+
+    async def _decide(self, live: Live, outcome: Outcome, actor: str) -> Ended:
+        try:
+            return await self._writer.submit(
+                store.end_running, live.task.id, self._owner, outcome, not live.inline, actor
+            )
+        except StorageError:
+            task = await self._settlement.row(live.task.id)
+            if task.status != outcome.status or live.turn.done():
+                raise
+            return Ended(True, task)  # it was committed all the same
 
     def worker_ended(self, task_id: str, record: ExitRecord, leftovers: bool) -> None:
         """The keeper reports an exit."""
@@ -322,7 +336,9 @@ class Supervisor:
 
     # --- when a driver dies -------------------------------------------------------------------------------------
 
-    def _enlist(self, task: Task) -> Live:
+    def _enlist(self, task: Task, *, slot_taken: bool = False) -> Live:
+        if not slot_taken:  # it was found, not claimed; it gives one back when it is over
+            self._take(task.agent)
         live = Live(task, Spool(os.path.join(self._home.spool, task.id)))
         self.live[task.id] = live
         return live

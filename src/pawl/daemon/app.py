@@ -25,7 +25,7 @@ from pawl.daemon.lock import Lock
 from pawl.daemon.notify import notify
 from pawl.daemon.routes import routes
 from pawl.engines.delegation.engine import KIND, Delegation
-from pawl.errors import InvalidConfig, Stopping
+from pawl.errors import InvalidConfig, Stopping, StorageError
 from pawl.home import Home
 from pawl.ipc.server import Server
 from pawl.log import logger
@@ -64,10 +64,10 @@ class App:
             self._configure()
             await self._listen()
             await self.plane.serve()
+            await self._record("started", {"version": __version__, "recovery": self.plane.recovery.report})
         except BaseException:
             await self._close()
             raise
-        await self._record("started", {"version": __version__, "recovery": self.plane.recovery.report})
         log.info("ready", pid=os.getpid(), home=self.home.path, recovery=self.plane.recovery.report)
         if self._lock.stale:
             log.warning("took over a stale lock file", said=self._lock.stale)
@@ -221,7 +221,11 @@ class App:
         self.timers.close()
 
     async def _record(self, event: str, details: dict[str, Any]) -> None:
-        await self.writer.submit(_record, event, details)
+        """An entry of the daemon's own. On a full disk it runs all the same: it answers, and settles later."""
+        try:
+            await self.writer.submit(_record, event, details)
+        except StorageError as error:
+            log.error("cannot write to the audit log", event_name=event, code=error.code, error=error.message)
 
 
 def _record(tx: Transaction, event: str, details: dict[str, Any]) -> None:

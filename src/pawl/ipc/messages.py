@@ -15,6 +15,7 @@ Id = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[0
 Ids = Annotated[list[Id], Field(min_length=1, max_length=1000)]
 Seconds = Annotated[float, Field(gt=0, le=3_155_760_000, allow_inf_nan=False)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+LabelValue = Annotated[str, StringConstraints(max_length=200)]
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")]
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
@@ -53,7 +54,7 @@ class Delegate(Params):
     env: Annotated[dict[EnvName, Word], Field(max_length=500)] = Field(default_factory=dict)
     idempotency_key: Key | None = None
     parent: Id | None = None
-    labels: Annotated[dict[Key, Key], Field(max_length=50)] = Field(default_factory=dict)
+    labels: Annotated[dict[Key, LabelValue], Field(max_length=50)] = Field(default_factory=dict)
     inputs: Annotated[list[Path], Field(max_length=100)] = Field(default_factory=list)
     source: Annotated[dict[str, str], Field(max_length=20)] = Field(default_factory=dict)
 
@@ -102,9 +103,9 @@ class Name(Params):
 class Events(Params):
     after: Annotated[int, Field(ge=0, le=2**62)] = 0
     limit: Annotated[int, Field(ge=1, le=10_000)] = 100
+    last: Annotated[int, Field(ge=0, le=10_000)] | None = None
     subject: Id | None = None
     follow: bool = False
-    verify: bool = False
 
 
 def read(model: type[Params], raw: Any) -> Any:

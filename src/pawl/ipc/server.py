@@ -118,6 +118,8 @@ class Server:
         if pending:
             await asyncio.wait(pending, timeout=2)
         for each in tuple(self.connections):
+            for task in tuple(each.under_way):
+                task.cancel()  # what it had stored is stored; its client asks the next daemon
             each.close()
         if os.path.lexists(self.path):
             os.unlink(self.path)

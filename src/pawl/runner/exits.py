@@ -147,7 +147,7 @@ def reap_strays(keep: Collection[int]) -> int:
     """
     reaped = 0
     own_session = os.getsid(0)
-    for pid in kernel.children_of("self") or []:
+    for pid in kernel.own_children() or []:
         with contextlib.suppress(OSError):
             stat = kernel.read_stat(pid)
             if pid not in keep and stat is not None and stat.dead and stat.session != own_session:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _ORDERS_A_TURN = 32  # so that a flood of orders does not keep ended workers waiting
 _ENDS_A_TURN = 256
+_READ_BYTES = 262_144
 _RETRY_MS = 500
 
 
@@ -49,7 +50,7 @@ class Worker:
         self.spool = spool
         self.pid = pid
         self.start = start
-        self.record: dict[str, object] = {}
+        self.record = b""  # the text of its exit record
 
 
 class Keeper:
@@ -59,6 +60,7 @@ class Keeper:
         self.link = link  # -1 when the daemon is gone
         self.inbox = bytearray()
         self.outbox = bytearray()
+        self.clogged = False  # whether we wait for the link to take more
         self.workers: dict[int, Worker] = {}
         self.stuck: set[int] = set()  # zombies whose record could not be written yet
         self.unmarked: set[int] = set()  # workers whose mark could not be filled yet
@@ -84,7 +86,6 @@ class Keeper:
     def turn(self) -> None:
         """One round of the loop."""
         self.sleep()
-        self.receive()
         self.take_orders()
         self.collect_ends()
         self.fill_marks()
@@ -95,25 +96,26 @@ class Keeper:
         timeout = _RETRY_MS if self.stuck or self.unmarked else None
         if self.more_ends or b"\n" in self.inbox:
             timeout = 0
-        self.poll.poll(timeout)
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self.wakeup, 4096):
-                pass
+        ready = [descriptor for descriptor, _ in self.poll.poll(timeout)]
+        if self.wakeup in ready:
+            os.read(self.wakeup, 4096)
+        if self.link in ready:
+            self.receive()
 
     # --- the link ---------------------------------------------------------------------------------------------
 
     def receive(self) -> None:
         """Read what has come. The end of the link ends the orders that were not begun, too."""
-        while self.link >= 0:
+        data = b"?"
+        while data:
             try:
-                data = os.read(self.link, 262_144)
+                data = os.read(self.link, _READ_BYTES)
             except BlockingIOError:
                 return
             except OSError:
                 data = b""
-            if not data:
-                self.let_go()
             self.inbox += data
+        self.let_go()
 
     def let_go(self) -> None:
         """The daemon is gone: nobody to answer, nobody to take orders from."""
@@ -137,7 +139,9 @@ class Keeper:
             pass
         except OSError:
             return self.let_go()
-        self.poll.modify(self.link, select.POLLIN | select.POLLOUT if self.outbox else select.POLLIN)
+        if self.clogged != bool(self.outbox):
+            self.clogged = bool(self.outbox)
+            self.poll.modify(self.link, select.POLLIN | select.POLLOUT if self.clogged else select.POLLIN)
 
     # --- launching --------------------------------------------------------------------------------------------
 
@@ -202,16 +206,16 @@ class Keeper:
             else:
                 self.more_ends = True
                 return
-        for pid in kernel.children_of("self") or list(self.workers):
+        for pid in kernel.own_thread_children() or list(self.workers):
             with contextlib.suppress(ChildProcessError):
                 if (end := reap.next_end(pid)) is not None:
                     yield end
 
     def put_record(self, worker: Worker, end: reap.End) -> bool:
         """Put the record in place, then reap; False when it must be tried again."""
-        worker.record = reap.record_of(end, worker.task, worker.start, worker.spool)
+        record = reap.record_of(end, worker.task, worker.start, worker.spool)
         try:
-            reap.write_record(worker.spool, worker.record)
+            worker.record = reap.write_record(worker.spool, record)
         except OSError as error:
             if worker.pid not in self.stuck:
                 _complain(f"cannot write the exit record of task {worker.task}: {error.strerror}")
@@ -231,12 +235,13 @@ class Keeper:
             left = _group_lives(worker.pid) or any(
                 session == worker.pid or kernel.carries(pid, b"PAWL_TASK_ID", task) for pid, session in strays
             )
-            self.tell({"op": "exited", "task": worker.task, "record": worker.record, "leftovers": left})
+            message = {"op": "exited", "task": worker.task, "leftovers": left}
+            self.outbox += json.dumps(message).encode()[:-1] + b', "record": ' + worker.record[:-1] + b"}\n"
 
     def strays(self) -> list[tuple[int, int]]:
         """Orphans that came to this process because their parents ended: PID and session."""
         strays = []
-        for pid in kernel.children_of("self") or []:
+        for pid in kernel.own_thread_children() or []:
             if pid not in self.workers:
                 with contextlib.suppress(OSError):
                     strays.append((pid, os.getsid(pid)))

@@ -79,8 +79,12 @@ def read_file(path: str) -> bytes:
 def start_of(pid: int) -> str:
     """The start of our own, not yet reaped child, as an identity writes it; empty where it cannot be had."""
     if HAS_PROC:
-        stat = read_stat(pid)
-        return stat.start if stat is not None else ""
+        descriptor = os.open(f"{PROC}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = os.read(descriptor, 4096)
+        finally:
+            os.close(descriptor)
+        return text[text.rfind(b")") + 2 :].split(None, 20)[19].decode("ascii")
     import psutil
 
     try:
@@ -113,15 +117,23 @@ def _read_boot_id(proc: str) -> str:
     return f"boot-{round(psutil.boot_time())}"
 
 
-def children_of(pid: int | str) -> list[int] | None:
-    """The children of a process, zombies among them; None where the kernel does not list them."""
+def own_children() -> list[int] | None:
+    """The children of this process, zombies among them; None where the kernel does not list them."""
+    children: list[int] = []
     try:
-        children: list[int] = []
-        for thread in os.listdir(f"{PROC}/{pid}/task"):
-            children += map(int, read_file(f"{PROC}/{pid}/task/{thread}/children").split())
+        for thread in os.listdir(f"{PROC}/self/task"):
+            children += map(int, read_file(f"{PROC}/self/task/{thread}/children").split())
     except (OSError, ValueError):
         return None
     return children
+
+
+def own_thread_children() -> list[int] | None:
+    """The same for a process of one thread, for a third of the cost."""
+    try:
+        return list(map(int, read_file(f"{PROC}/thread-self/children").split()))
+    except (OSError, ValueError):
+        return None
 
 
 def carries(pid: int, name: bytes, value: bytes, proc: str = PROC) -> bool:

@@ -32,22 +32,26 @@ def read(spool: str) -> list[str]:
 def bar(spool: str) -> None:
     """Put the tombstone. Raises FileExistsError when there is a mark already."""
     tombstone = f"{spool}/tombstone.{os.getpid()}"
+    descriptor = os.open(tombstone, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        _write(os.open(tombstone, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "barred\n")
+        _write(descriptor, "barred\n")
         os.link(tombstone, spool + _NAME)
     finally:
-        if os.path.exists(tombstone):
-            os.unlink(tombstone)
+        os.close(descriptor)
+        os.unlink(tombstone)
 
 
-def claim(spool: str, keeper: tuple[int, str, str]) -> None:
-    """Claim the launch. Raises FileExistsError when somebody has claimed or barred it."""
-    descriptor = os.open(spool + _NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+def claim(spool: str, keeper: tuple[int, str, str]) -> int:
+    """Claim the launch: a descriptor for ``fill``. Raises FileExistsError when somebody has claimed or barred it."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+    descriptor = os.open(spool + _NAME, flags, 0o600)
     try:
         _write(descriptor, _line("claimed", keeper))
     except OSError:
+        os.close(descriptor)
         unclaim(spool)
         raise
+    return descriptor
 
 
 def unclaim(spool: str) -> None:
@@ -55,9 +59,18 @@ def unclaim(spool: str) -> None:
     os.unlink(spool + _NAME)
 
 
-def fill(spool: str, worker: tuple[int, str, str]) -> None:
+def fill(descriptor: int, worker: tuple[int, str, str]) -> None:
     """Add the worker's name to one's own claim. May be tried again: it starts a line of its own."""
-    _write(os.open(spool + _NAME, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), "\n" + _line("launched", worker))
+    _write(descriptor, "\n" + _line("launched", worker))
+
+
+def fill_later(spool: str, worker: tuple[int, str, str]) -> None:
+    """The same when the claim's descriptor is closed."""
+    descriptor = os.open(spool + _NAME, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        fill(descriptor, worker)
+    finally:
+        os.close(descriptor)
 
 
 def _line(verb: str, process: tuple[int, str, str]) -> str:
@@ -67,8 +80,5 @@ def _line(verb: str, process: tuple[int, str, str]) -> str:
 
 def _write(descriptor: int, line: str) -> None:
     """One write, all or an error: a line that is cut short by a full disk counts as not written."""
-    try:
-        if os.write(descriptor, line.encode("ascii")) != len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    finally:
-        os.close(descriptor)
+    if os.write(descriptor, line.encode("ascii")) != len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pawl.runner import kernel
@@ -22,6 +22,7 @@ class Process(NamedTuple):
     session: int
     start: str
     dead: bool
+    threads: int = 1
 
     @property
     def identity(self) -> ProcessIdentity:
@@ -48,7 +49,31 @@ def read(pid: int) -> Process | None:
         return None
     if stat is None:
         return None
-    return Process(pid, stat.parent, stat.group, stat.session, stat.start, stat.dead)
+    return Process(pid, stat.parent, stat.group, stat.session, stat.start, stat.dead, stat.threads)
+
+
+def newest_pid() -> int:
+    """The number that was given out last, to a process or a thread; 0 where the system does not say."""
+    try:
+        return int(kernel.read_file(f"{kernel.PROC}/loadavg").split()[-1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def look_at(pids: Iterable[int]) -> Iterator[Process]:
+    """Those of these numbers that are processes, each read at the moment it is yielded. Threads are not."""
+    for pid in pids:
+        process = read(pid)
+        if process is not None and not (process.threads > 1 and _is_thread(pid)):
+            yield process
+
+
+def _is_thread(pid: int) -> bool:
+    """``/proc`` shows a thread under its own number to whoever asks for it by name."""
+    try:
+        return f"\nTgid:\t{pid}\n".encode() not in kernel.read_file(f"{kernel.PROC}/{pid}/status")
+    except OSError:
+        return True
 
 
 def _look_psutil() -> Iterator[Process]:

@@ -63,25 +63,26 @@ def _machine_waitid() -> int:
 
 _waitid_number = _machine_waitid()
 _libc = ctypes.CDLL(None, use_errno=True) if _waitid_number else None
+_info = ctypes.create_string_buffer(128)  # siginfo_t; used by one thread: the keeper's only one, the daemon's loop
+_usage = ctypes.create_string_buffer(144)  # struct rusage
 
 
 def _raw_waitid(pid: int) -> End | None:
     """The system call itself: unlike the C library's function, it tells the resources used without reaping."""
-    info = ctypes.create_string_buffer(128)
-    usage = ctypes.create_string_buffer(144)
+    ctypes.memset(_info, 0, 128)
     kind = _P_PID if pid else _P_ALL
     assert _libc is not None
-    while _libc.syscall(_waitid_number, kind, pid, info, _HOW, usage) != 0:
+    while _libc.syscall(_waitid_number, kind, pid, _info, _HOW, _usage) != 0:
         number = ctypes.get_errno()
         if number != errno.EINTR:
             raise OSError(number, os.strerror(number))
-    code, ended, _, status = struct.unpack_from("=i4xiIi", info, 8)
+    code, ended, _, status = struct.unpack_from("=i4xiIi", _info, 8)
     if not ended:
         return None
     end = _end(ended, code, status)
-    seconds = struct.unpack_from("=4q", usage, 0)
-    end.cpu_s = round(seconds[0] + seconds[2] + (seconds[1] + seconds[3]) / 1e6, 6)
-    end.max_rss_bytes = struct.unpack_from("=q", usage, 32)[0] * _RSS_UNIT
+    user_s, user_us, system_s, system_us, max_rss = struct.unpack_from("=5q", _usage)
+    end.cpu_s = round(user_s + system_s + (user_us + system_us) / 1e6, 6)
+    end.max_rss_bytes = max_rss * _RSS_UNIT
     return end
 
 
@@ -136,8 +137,8 @@ def _size(path: str) -> int | None:
         return None
 
 
-def write_record(spool: str, record: dict[str, object]) -> None:
-    """Put the record in place. A spool that is gone needs none. Raises OSError (ENOSPC): then there is no record."""
+def write_record(spool: str, record: dict[str, object]) -> bytes:
+    """Put the record in place: its text. A spool that is gone needs none. Raises OSError (ENOSPC): there is none."""
     text = json.dumps(record).encode() + b"\n"
     fresh = spool + "/exit.new"
     try:
@@ -149,4 +150,5 @@ def write_record(spool: str, record: dict[str, object]) -> None:
             os.close(descriptor)
         os.rename(fresh, spool + "/exit")
     except (FileNotFoundError, NotADirectoryError):
-        return
+        pass
+    return text

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import os
 import signal
+import stat
 
 from pawl.runner import kernel, launch_mark, limits
 
@@ -53,22 +54,32 @@ def spawn(order: Order, keeper: tuple[int, str, str]) -> tuple[int, str, bool]:
     _enter(order.cwd)
     try:
         program = _find(order.argv[0], order.env.get("PATH", os.defpath))
-        _claim(order, keeper)
+        mark = _claim(order, keeper)
         try:
             pid = _start(order, program)
-        except BaseException:
+            start = kernel.start_of(pid)
+            return pid, start, _fill(mark, (pid, start, keeper[2]))
+        except Refused:
             launch_mark.unclaim(order.spool)
             raise
+        finally:
+            os.close(mark)
     finally:
         os.chdir("/")  # the keeper may outlive everything: it keeps no directory busy
-    start = kernel.start_of(pid)
-    return pid, start, fill_mark(order.spool, (pid, start, keeper[2]))
+
+
+def _fill(mark: int, worker: tuple[int, str, str]) -> bool:
+    try:
+        launch_mark.fill(mark, worker)
+    except OSError:
+        return False
+    return True
 
 
 def fill_mark(spool: str, worker: tuple[int, str, str]) -> bool:
-    """Name the worker in the mark; False where that cannot be written now."""
+    """Try again to name the worker in the mark; False where it still cannot be written."""
     try:
-        launch_mark.fill(spool, worker)
+        launch_mark.fill_later(spool, worker)
     except FileNotFoundError:
         return True  # the spool was removed under us: there is nothing left to tell
     except OSError:
@@ -90,23 +101,26 @@ def _enter(cwd: str) -> None:
 def _find(program: str, path: str) -> str:
     """The file to execute, as ``execvp`` would find it in this PATH, seen from the worker's own directory."""
     candidates = [program] if "/" in program else [f"{part or '.'}/{program}" for part in path.split(":")]
-    unusable = None
+    unusable, number = None, 0
     for candidate in candidates if program else []:
-        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+        try:
+            is_file = not stat.S_ISDIR(os.stat(candidate).st_mode)
+        except OSError:
+            continue
+        if is_file and os.access(candidate, os.X_OK):
             return candidate
-        if unusable is None and os.path.exists(candidate):
-            unusable = candidate
+        if unusable is None:
+            unusable, number = candidate, errno.EACCES if is_file else errno.EISDIR
     if unusable is not None:
-        number = errno.EISDIR if os.path.isdir(unusable) else errno.EACCES
         raise Refused("program_not_executable", f"cannot run {unusable}: {os.strerror(number)}", number)
     where = "" if "/" in program else f" (PATH is {path})"
     reason = os.strerror(errno.ENOENT)
     raise Refused("program_not_found", f"cannot run {program}: {reason}{where}", errno.ENOENT)
 
 
-def _claim(order: Order, keeper: tuple[int, str, str]) -> None:
+def _claim(order: Order, keeper: tuple[int, str, str]) -> int:
     try:
-        launch_mark.claim(order.spool, keeper)
+        return launch_mark.claim(order.spool, keeper)
     except (FileExistsError, FileNotFoundError) as error:
         why = "its spool is marked already" if error.errno == errno.EEXIST else "its spool is gone"
         raise Refused("spool_barred", f"cannot launch task {order.task}: {why}", error.errno) from None
@@ -124,7 +138,7 @@ def _start(order: Order, program: str) -> int:
             opened.append(_open(order.spool + name, _OUTPUT))
             made.append(order.spool + name)
         return _start_with(order, program, opened)
-    except BaseException:
+    except Refused:
         for path in made:
             with contextlib.suppress(OSError):
                 os.unlink(path)

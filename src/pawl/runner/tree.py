@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from pawl.runner.processes import Process
 _KILL_S = 5.0  # how long KILL is repeated
 _POLL_S = (0.005, 0.1)  # shortest and longest pause between two looks at the known processes
 _FREEZE_LOOKS = 20
+_CHASES = 500  # looks at the newly born: some twenty milliseconds
 _RESCAN_S = 0.5  # how long newcomers may stay unseen during the grace
 
 
@@ -48,34 +48,48 @@ async def end_tree(
 ) -> Ended:
     """TERM to all of the task, ``grace_s`` seconds to go, then KILL for at most five more.
 
-    The grace counts real time and slept time, whichever is further, so that a test clock can shorten it.
+    The grace is one ``sleep(grace_s)``, so it is over when the caller's clock says so; the five seconds are real.
     """
-    hunt = _Hunt(worker, task_id, sleep)
-    living = await hunt.ask_to_end(grace_s)
+    hunt = _Hunt(worker, task_id)
+    living = await hunt.ask_to_end(_sleeping(sleep, grace_s))
     if living:
-        living = await hunt.force()
+        living = await hunt.force(_sleeping(asyncio.sleep, _KILL_S))
     return Ended(len(hunt.asked), len(hunt.forced), sorted(process.pid for process in living))
 
 
 class _Search:
     """One walk through all processes. Yields each member as soon as it is recognised, parents mostly first."""
 
-    def __init__(self, worker: ProcessIdentity | None, task_id: str) -> None:
+    def __init__(self, worker: ProcessIdentity | None, task_id: str, known: Iterable[ProcessIdentity] = ()) -> None:
         self.worker = worker if worker is not None and worker.boot_id == kernel.boot_id() else None
         self.task_id = task_id
+        self.known = {process.pid: process.start for process in known}  # members at an earlier look
         self.spared = {0, 1, os.getpid()}
         self.seen: dict[int, Process] = {}
         self.found: set[int] = set()
 
     def run(self) -> Iterator[ProcessIdentity]:
+        """All members. One that forks and ends faster than a look takes would not be where the look is, so the
+        look goes on with those that were born meanwhile, until nobody was.
+        """
         self.leader = self._leader_there()
-        for process in processes.look():
+        newest = processes.newest_pid()
+        yield from self._sift(processes.look())
+        yield from self._later_children()
+        for _ in range(_CHASES):
+            latest = processes.newest_pid()
+            if latest <= newest:  # nobody; or the numbers have wrapped around, and the next look sees them
+                return
+            yield from self._sift(processes.look_at(range(latest, newest, -1)))
+            newest = latest
+
+    def _sift(self, looked_at: Iterable[Process]) -> Iterator[ProcessIdentity]:
+        for process in looked_at:
             self.seen[process.pid] = process
             if process.pid not in self.spared and self._recognises(process):
                 self.found.add(process.pid)
                 if not process.dead:
                     yield process.identity
-        yield from self._later_children()
 
     def groups(self) -> set[int]:
         """Process groups that are the task's as a whole, because a member leads them or made their session."""
@@ -103,9 +117,16 @@ class _Search:
                 return process.start == self.worker.start
             if worker in (process.session, process.group) and (self.leader or self._is_below_us(process)):
                 return True
-        if process.parent in self.found and process.parent not in self.spared:
+        if any(self._is_member(number) for number in (process.parent, process.session, process.group)):
             return True
         return not self._is_older(process) and not process.dead and processes.carries_task(process.pid, self.task_id)
+
+    def _is_member(self, number: int) -> bool:
+        """Whether this is a member's number, or was one's at an earlier look and is nobody else's now."""
+        if number in self.spared:
+            return False
+        seen = self.seen.get(number)
+        return number in self.found or (number in self.known and (seen is None or seen.start == self.known[number]))
 
     def _is_below_us(self, process: Process) -> bool:
         """Whether it descends from this process, through the keeper.
@@ -141,52 +162,57 @@ class _Search:
 class _Hunt:
     """The ending of one tree. All that reads or signals many processes runs in a thread."""
 
-    def __init__(self, worker: ProcessIdentity | None, task_id: str, sleep: Callable[[float], Awaitable[None]]) -> None:
+    def __init__(self, worker: ProcessIdentity | None, task_id: str) -> None:
         self.worker = worker
         self.task_id = task_id
-        self.sleep = sleep
+        self.known: set[ProcessIdentity] = set()
         self.asked: set[ProcessIdentity] = set()
         self.forced: set[ProcessIdentity] = set()
 
-    async def ask_to_end(self, grace_s: float) -> list[ProcessIdentity]:
+    async def ask_to_end(self, grace: asyncio.Task[None]) -> list[ProcessIdentity]:
         """TERM to everybody, newcomers too, until nobody is left or the grace is over: who is left."""
-        timer = _Timer(grace_s, self.sleep)
-        while True:
-            living = await asyncio.to_thread(self._ask)
-            if not living or timer.is_over:
-                return living
-            await self._until_gone(living, timer, _RESCAN_S)
+        try:
+            while True:
+                living = await asyncio.to_thread(self._ask)
+                if not living or grace.done():
+                    return living
+                await _until_gone(living, grace, _RESCAN_S)
+        finally:
+            grace.cancel()
 
-    async def force(self) -> list[ProcessIdentity]:
-        """KILL everybody until nobody is left, or for five seconds: who is left."""
-        timer = _Timer(_KILL_S, self.sleep)
-        rounds = 0
-        while True:
-            living = await asyncio.to_thread(self._kill, rounds)
-            if not living:
-                return []
-            await self._until_gone(living, timer, 0.02 if rounds < 3 else 0.1)
-            if timer.is_over:
-                await asyncio.sleep(_POLL_S[1])  # for those that the last round met
-                return await asyncio.to_thread(members, self.worker, self.task_id)
-            rounds += 1
+    async def force(self, patience: asyncio.Task[None]) -> list[ProcessIdentity]:
+        """KILL everybody until nobody is left or the patience is at an end: who is left."""
+        try:
+            while True:
+                living = await asyncio.to_thread(self._kill)
+                if not living:
+                    return []
+                await _until_gone(living, patience, _POLL_S[1])
+                if patience.done():
+                    await asyncio.sleep(_POLL_S[1])  # for those that the last round met
+                    return await asyncio.to_thread(members, self.worker, self.task_id)
+        finally:
+            patience.cancel()
+
+    def _look(self) -> list[ProcessIdentity]:
+        """All members, before any of them is signalled: the end of a parent cuts its children's descent."""
+        living = list(_Search(self.worker, self.task_id, self.known).run())
+        self.known.update(living)
+        return living
 
     def _ask(self) -> list[ProcessIdentity]:
-        living = []
-        for process in _Search(self.worker, self.task_id).run():
-            living.append(process)
+        living = self._look()
+        for process in living:
             if process not in self.asked and processes.send(process, SIGTERM):
                 processes.send(process, SIGCONT)  # a stopped process sees TERM only when it goes on
                 self.asked.add(process)
         return living
 
-    def _kill(self, rounds: int) -> list[ProcessIdentity]:
-        """Kill each as it is found. From the second round on there may be newcomers: stop the spawning first."""
-        if rounds:
-            self._freeze()
-        living = []
-        for process in _Search(self.worker, self.task_id).run():
-            living.append(process)
+    def _kill(self) -> list[ProcessIdentity]:
+        """Stop the spawning, then kill all."""
+        self._freeze()
+        living = self._look()
+        for process in living:
             if processes.send(process, SIGKILL):
                 self.forced.add(process)
         return living
@@ -194,48 +220,37 @@ class _Hunt:
     def _freeze(self) -> None:
         """Stop all, until a look finds nobody new: a stopped process spawns none.
 
-        Whole groups first: for the kernel that is one step, which no fork slips through, while single processes
-        can spawn faster than they are looked at.
+        Whole groups too: for the kernel that is one step, which no fork slips through, while single processes can
+        spawn faster than they are looked at.
         """
         stopped: set[ProcessIdentity] = set()
         for _ in range(_FREEZE_LOOKS):
-            search = _Search(self.worker, self.task_id)
-            new = [process for process in search.run() if process not in stopped]
-            if not new:
+            search = _Search(self.worker, self.task_id, self.known)
+            before = len(stopped)
+            for process in search.run():  # each at once: one that forks and ends is elsewhere a moment later
+                self.known.add(process)
+                if process not in stopped and processes.send(process, SIGSTOP):
+                    stopped.add(process)
+            if len(stopped) == before:
                 return
             for group in search.groups():
                 with contextlib.suppress(OSError):
                     os.killpg(group, SIGSTOP)
-            for process in new:
-                processes.send(process, SIGSTOP)
-                stopped.add(process)
-
-    async def _until_gone(self, living: list[ProcessIdentity], timer: _Timer, most_s: float) -> None:
-        """Wait until these are gone, at most ``most_s``, looking at them alone: that is much cheaper than all."""
-        waited_s, pause_s = 0.0, _POLL_S[0]
-        while waited_s < most_s and not timer.is_over:
-            await timer.pause(pause_s)
-            waited_s += pause_s
-            if all(probe(process) is Liveness.GONE for process in living):
-                return
-            pause_s = min(pause_s * 2, _POLL_S[1])
 
 
-class _Timer:
-    """A span that passes by real time or by slept time, whichever is faster."""
+async def _until_gone(living: list[ProcessIdentity], over: asyncio.Task[None], most_s: float) -> None:
+    """Wait until these are gone, ``over`` is, or for ``most_s``. Looks at them alone: much cheaper than at all."""
+    waited_s, pause_s = 0.0, _POLL_S[0]
+    while waited_s < most_s and not over.done():
+        await asyncio.wait({over}, timeout=pause_s)
+        waited_s += pause_s
+        if all(probe(process) is Liveness.GONE for process in living):
+            return
+        pause_s = min(pause_s * 2, _POLL_S[1])
 
-    def __init__(self, span_s: float, sleep: Callable[[float], Awaitable[None]]) -> None:
-        self._span_s = span_s
-        self._sleep = sleep
-        self._slept_s = 0.0
-        self._began_s = time.monotonic()
 
-    @property
-    def is_over(self) -> bool:
-        return max(self._slept_s, time.monotonic() - self._began_s) >= self._span_s
+def _sleeping(sleep: Callable[[float], Awaitable[None]], span_s: float) -> asyncio.Task[None]:
+    async def whole() -> None:
+        await sleep(span_s)
 
-    async def pause(self, pause_s: float) -> None:
-        rest_s = self._span_s - max(self._slept_s, time.monotonic() - self._began_s)
-        pause_s = max(0.0, min(pause_s, rest_s))
-        await self._sleep(pause_s)
-        self._slept_s += pause_s
+    return asyncio.ensure_future(whole())

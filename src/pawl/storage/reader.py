@@ -9,7 +9,7 @@ from typing import Any
 import aiosqlite
 
 from pawl.storage.database import Database
-from pawl.storage.faults import from_sqlite
+from pawl.storage.faults import from_sqlite, is_bug
 
 
 class Reader:
@@ -22,7 +22,10 @@ class Reader:
 
     async def start(self) -> None:
         """Open the connection."""
-        self._connection = await aiosqlite.connect(self._uri, uri=True, isolation_level=None)
+        try:
+            self._connection = await aiosqlite.connect(self._uri, uri=True, isolation_level=None)
+        except sqlite3.Error as error:
+            raise from_sqlite(error, self._path) from error
 
     async def close(self) -> None:
         """Close the connection. Twice is harmless."""
@@ -36,6 +39,8 @@ class Reader:
         try:
             return list(await self._connection.execute_fetchall(sql, parameters))
         except sqlite3.Error as error:
+            if is_bug(error):
+                raise
             raise from_sqlite(error, self._path) from error
 
     async def one(self, sql: str, parameters: Iterable[Any] = ()) -> Any:

@@ -16,9 +16,16 @@ _PAGE = 1000
 
 
 async def list_(app: App, call: Call, params: messages.Events) -> Any:
-    """Entries behind ``after``, oldest first; with ``follow`` those to come too, without end."""
+    """Entries behind ``after``, or the ``last`` so many, oldest first; with ``follow`` those to come too."""
     if params.subject is not None and len(params.subject) < 36 and params.subject != "daemon":
         params = params.model_copy(update={"subject": (await app.plane.find(params.subject)).id})
+    if params.last is not None:
+        found = await audit.newest(app.reader, count=params.last, subject=params.subject)
+        if not params.follow:
+            return [event.public() for event in found]
+        for event in found:
+            await call.send_item(event.public())
+        params = params.model_copy(update={"after": found[-1].seq if found else await audit.position(app.reader)})
     if not params.follow:
         found = await audit.read(app.reader, after=params.after, limit=params.limit, subject=params.subject)
         return [event.public() for event in found]

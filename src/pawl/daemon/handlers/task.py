@@ -8,7 +8,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pawl.control_plane.model import Task, public
+from pawl.control_plane.model import KINDS, TASK, Task, public
 from pawl.control_plane.statements import Q
 from pawl.engines.delegation.model import Request
 from pawl.errors import InvalidParams, TaskNotEnded, TaskNotFound
@@ -55,6 +55,8 @@ async def get(app: App, call: Call, params: messages.One) -> dict[str, Any]:
 
 async def list_(app: App, call: Call, params: messages.Listing) -> list[dict[str, Any]]:
     """Tasks, newest first."""
+    _known(params.statuses or [], TASK.states, "status")
+    _known([params.kind] if params.kind else [], KINDS, "kind")
     values = {
         "statuses": json.dumps(params.statuses) if params.statuses else None,
         "agent": params.agent,
@@ -140,6 +142,8 @@ async def logs(app: App, call: Call, params: messages.Logs) -> dict[str, Any]:
     task = await app.plane.find(params.id)
     sent = 0
     delay_ms = _LOG_POLL_FIRST_MS
+    if params.follow:
+        await app.plane.begun(task)
     ended = asyncio.ensure_future(app.plane.wait(task)) if params.follow else None
     try:
         while True:
@@ -169,6 +173,12 @@ async def logs(app: App, call: Call, params: messages.Logs) -> dict[str, Any]:
             file.seek(sent)
             sent += await _send_file(call, file)
     return {"id": task.id, "status": task.status, "stream": params.stream, "size_bytes": sent}
+
+
+def _known(values: list[str], known: tuple[str, ...], what: str) -> None:
+    for value in values:
+        if value not in known:
+            raise InvalidParams(f"cannot list by the {what} {value!r}: there is {', '.join(known)}", known=list(known))
 
 
 def show(app: App, task: Task) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+"""``wait``: until tasks have ended, through restarts of the daemon."""
+
+from __future__ import annotations
+
+import time
+
+from pawl.cli import output
+from pawl.cli.call import Call, Interrupted
+from pawl.cli.client import Client, through_restarts
+from pawl.cli.commands.tasks import why
+from pawl.errors import TaskNotFound, WaitTimeout
+from pawl.values import duration_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def wait(call: Call, *, tasks: list[str], timeout: int | None) -> int:
+    try:
+        answer = until_ended(call, tasks, timeout_ms=timeout)
+    except KeyboardInterrupt:
+        raise _interrupted(call, tasks) from None
+    _show(call, tasks, answer)
+    if answer["missing"]:
+        raise TaskNotFound(f"no task {', '.join(answer['missing'])}", ids=answer["missing"])
+    if answer["status"] == "timeout":
+        raise WaitTimeout(
+            f"the wait of {duration_text(timeout or 0)} ran out; the work goes on: {', '.join(answer['pending'])}",
+            pending=answer["pending"],
+        )
+    return 0 if all(task["status"] == "completed" for task in answer["completed"]) else 1
+
+
+def until_ended(call: Call, ids: list[str], *, timeout_ms: int | None = None) -> dict[str, Any]:
+    """The answer of ``task.wait``. Monotonic clock: time without a daemon counts too."""
+    until = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+
+    def ask(client: Client) -> dict[str, Any]:
+        rest = {} if until is None else {"timeout_s": max(0.0, until - time.monotonic())}
+        answer: dict[str, Any] = client.call("task.wait", ids=ids, **rest)
+        return answer
+
+    return through_restarts(call.home, ask)
+
+
+def _show(call: Call, ids: list[str], answer: dict[str, Any]) -> None:
+    if not call.json:
+        output.lines(_lines(call, answer))
+    elif len(ids) > 1:
+        output.document(answer)
+    elif answer["completed"]:
+        output.document(answer["completed"][0])
+    elif answer["pending"]:
+        output.document(call.ask("task.get", id=answer["pending"][0]))
+
+
+def _lines(call: Call, answer: dict[str, Any]) -> list[str]:
+    lines = []
+    for task in answer["completed"]:
+        reason = why(task)
+        lines.append(f"{task['id']}  {call.screen.status(task['status'])}" + (f"  ({_line(reason)})" if reason else ""))
+    return lines + [f"{pending}  not ended" for pending in answer["pending"]]
+
+
+def _line(text: str) -> str:
+    return output.clean(text, one_line=True)
+
+
+def _interrupted(call: Call, ids: list[str]) -> Interrupted:
+    again = call.command(f"wait {' '.join(ids)}")
+    return Interrupted(f"interrupted; the work goes on. To wait again: {again}", ids=ids)

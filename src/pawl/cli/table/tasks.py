@@ -1,0 +1,154 @@
+"""The commands about tasks: start work, look at it, wait for it, end it."""
+
+from __future__ import annotations
+
+from pawl.cli.table.model import Command, Option, Positional
+
+STATUSES = ("queued", "running", "paused", "completed", "failed", "cancelled", "lost", "timed_out")
+KINDS = ("delegate", "subagent", "cron", "sop_step", "work_item", "goal")
+
+_ID = "A task's id, or the beginning of it (8 characters or more)."
+_TASK = Positional("task", _ID, complete="task")
+_TASKS = Positional("tasks", _ID, complete="task", repeat=True, metavar="TASK")
+_JSON_BYTES = '`{"id", "status", "sha256", "size_bytes", "text"}`; `"base64"` in place of `text` where it is not UTF-8'
+
+DELEGATE = Command(
+    "delegate",
+    "delegate:delegate",
+    """Give work to an agent in the background and print the task's id.
+    The task is stored before it starts and goes on whatever happens to this terminal. AGENT is one of
+    `pawl agent list`. PROMPT is what the agent reads; `-` or nothing reads it from standard input.""",
+    positionals=(
+        Positional("agent", "The agent that does the work.", complete="agent"),
+        Positional("prompt", "What to do, as one word in quotes; `-` or absent: standard input.", required=False),
+    ),
+    options=(
+        Option("--wait", "Wait for the end, print the output; exit 0 only if it completed.", kind="flag"),
+        Option("--timeout", "End the work after this long.", kind="duration"),
+        Option("--queue-timeout", "Give up if it has not started after this long.", kind="duration"),
+        Option("--retries", "Try again this often when it fails.", kind="integer"),
+        Option("--priority", "Larger runs first; 0 is usual.", kind="integer"),
+        Option("--cwd", "The directory to work in.", kind="path", metavar="DIR", complete="path"),
+        Option("--env", "Set a variable for the work.", kind="pair", repeat=True),
+        Option("--idempotency-key", "The same key starts the same work only once.", metavar="K"),
+        Option("--parent", "Make it a child of this task.", complete="task", metavar="TASK"),
+        Option("--label", "Mark it, to find it again with `pawl list --label`.", kind="pair", repeat=True),
+        Option(
+            "--input", "Copy this file into the task's directory, PAWL_TASK_DIR.",
+            kind="path", repeat=True, metavar="FILE", complete="path",
+        ),
+    ),
+    examples=(
+        ('pawl delegate echo "hello"', "start it and print its id"),
+        ("pawl delegate coder --timeout 20m < prompt.md", "read the prompt from a file"),
+        ('pawl delegate coder --wait "Fix the failing test" > answer.txt', "wait and keep what it printed"),
+    ),
+    json="the task; with `--wait` the task when it has ended",
+    extra='a prompt of several words is written in quotes: pawl delegate AGENT "all of it"',
+)  # fmt: skip
+
+STATUS = Command(
+    "status",
+    "status:status",
+    """Show how the daemon is doing, or everything about one task.
+    Without TASK: the daemon, how many tasks are in which status, what the last start had to mend and what
+    needs your attention. With TASK: its times, its error and what to do about it, its worker and its
+    events.""",
+    positionals=(Positional("task", _ID, required=False, complete="task"),),
+    examples=(
+        ("pawl status", "the overview"),
+        ("pawl status 0193f2a1", "one task"),
+    ),
+    json="the overview, or the task",
+)
+
+LIST = Command(
+    "list",
+    "tasks:list_tasks",
+    """List tasks, newest first.
+    Shows the newest 50; filters narrow it, `--limit` and `--all` widen it. Into a pipe: one line a task,
+    whole ids, columns separated by two spaces (id, status, agent, kind, created, took, note; `-` for
+    nothing).""",
+    options=(
+        Option(
+            "--status",
+            "Only tasks of this status.",
+            kind="choice",
+            repeat=True,
+            choices=STATUSES,
+            metavar="S",
+        ),
+        Option("--agent", "Only tasks of this agent.", complete="agent", metavar="A"),
+        Option("--kind", "Only tasks of this kind.", kind="choice", choices=KINDS, metavar="K"),
+        Option("--label", "Only tasks with this label.", kind="pair", repeat=True),
+        Option("--limit", "At most so many.", kind="integer"),
+        Option("--all", "All there are.", kind="flag"),
+    ),
+    examples=(
+        ("pawl list --status running --status queued", "what is going on"),
+        ("pawl list --label ticket=42 --json", "for a script"),
+    ),
+    json="an array of tasks",
+)
+
+RESULT = Command(
+    "result",
+    "result:result",
+    """Print what a task wrote to its standard output, byte for byte.
+    Exit 0 if the task completed, 1 if it ended otherwise (what it wrote is printed all the same), 5 if it
+    has not ended yet. `pawl logs` shows what is there so far.""",
+    positionals=(_TASK,),
+    examples=(("pawl result 0193f2a1 > answer.txt", "keep it in a file"),),
+    json=_JSON_BYTES,
+)
+
+LOGS = Command(
+    "logs",
+    "result:logs",
+    """Print what a task has written so far.
+    With `-f` it goes on printing until the task ends; a task that is still queued is waited for.""",
+    positionals=(_TASK,),
+    options=(
+        Option("--follow -f", "Go on until the task has ended.", kind="flag"),
+        Option("--stderr", "Its standard error instead of its standard output.", kind="flag"),
+    ),
+    examples=(
+        ("pawl logs -f 0193f2a1", "watch it work"),
+        ("pawl logs --stderr 0193f2a1", "why did it fail?"),
+    ),
+    json='`{"id", "status", "stream", "size_bytes", "text" or "base64"}`;'
+    ' with `-f` a line `{"id", "stream", "text" or "base64"}` a piece, and that object without text last',
+)
+
+WAIT = Command(
+    "wait",
+    "wait:wait",
+    """Wait until tasks have ended.
+    Exit 0 only if every one completed, 1 if any ended badly, 124 if `--timeout` ran out first (the work
+    goes on), 4 if there is no such task.""",
+    positionals=(_TASKS,),
+    options=(Option("--timeout", "Wait at most so long.", kind="duration"),),
+    examples=(
+        ("pawl wait 0193f2a1 && pawl result 0193f2a1", "print the result when it is there"),
+        ("pawl wait $A $B --timeout 10m", "several, ten minutes at most"),
+    ),
+    json='the task; for several `{"status": "complete" or "timeout", "completed": [task...], "pending": [id...],'
+    ' "missing": [id...]}`',
+)
+
+CANCEL = Command(
+    "cancel",
+    "tasks:cancel",
+    """End tasks and everything they started.
+    Answers when their processes are gone, and names those that could not be ended. Exit 0 if they are
+    cancelled now (or were already), 5 if one had ended otherwise before, 4 if there is no such task.""",
+    positionals=(_TASKS,),
+    options=(Option("--reason", "Why; kept with the task."),),
+    examples=(
+        ("pawl cancel 0193f2a1", "end one"),
+        ('pawl cancel $A $B --reason "wrong branch"', "several, and say why"),
+    ),
+    json='the task with `"outcome": "cancelled"`, `"already_cancelled"` or `"already_<status>"`; an array for several',
+)
+
+COMMANDS = (DELEGATE, STATUS, LIST, RESULT, LOGS, WAIT, CANCEL)

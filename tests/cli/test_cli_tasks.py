@@ -1,0 +1,201 @@
+"""``cancel``, ``list``, ``status``, ``events`` and ``agent``: what they ask and what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cli_runs import Ran
+from fake_daemon import (
+    OTHER_ID,
+    TASK_ID,
+    Asked,
+    FakeDaemon,
+    Hangup,
+    always,
+    event,
+    overview,
+    refuse,
+    task,
+)
+
+Start = Callable[..., FakeDaemon]
+Pawl = Callable[..., Ran]
+
+
+# --- cancel ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"), [("cancelled", 0), ("already_cancelled", 0), ("already_completed", 5), ("already_lost", 5)]
+)
+def test_cancel_exits_five_only_for_what_had_ended_otherwise(
+    daemon: Start, pawl: Pawl, outcome: str, status: int
+) -> None:
+    """The outcome is printed in every case, and the error says how it had ended."""
+    ended = outcome.removeprefix("already_")
+    fake = daemon({"task.cancel": always([task(status=ended, outcome=outcome)])})
+
+    text = pawl("cancel", TASK_ID, "--reason", "wrong branch")
+    json = pawl("cancel", TASK_ID, "--json")
+
+    assert (text.status, text.out) == (status, f"{TASK_ID}  {outcome.replace('_', ' ')}\n")
+    assert (json.status, json.json["outcome"]) == (status, outcome)
+    assert fake.asked[0] == ("task.cancel", {"ids": [TASK_ID], "reason": "wrong branch"})
+    if status:
+        assert "it had already" in text.err
+        assert json.error["details"]["tasks"] == {TASK_ID: ended}
+
+
+def test_cancel_names_what_it_could_not_end(daemon: Start, pawl: Pawl) -> None:
+    """A process that is left is told of, not passed over."""
+    left = {"left": [{"pid": 77, "command": "sleep 300"}]}
+    daemon({"task.cancel": always([task(status="cancelled", outcome="cancelled", leftovers=left)])})
+
+    ran = pawl("cancel", TASK_ID)
+
+    assert (ran.status, ran.err) == (0, f"{TASK_ID}: could not end process 77 sleep 300\n")
+
+
+def test_cancel_of_several_is_an_array(daemon: Start, pawl: Pawl) -> None:
+    """Each with its outcome."""
+    both = [task(status="cancelled", outcome="cancelled"), task(id=OTHER_ID, outcome="already_completed")]
+    daemon({"task.cancel": always(both)})
+
+    ran = pawl("cancel", TASK_ID, OTHER_ID, "--json")
+
+    assert (ran.status, ran.json) == (5, both)
+
+
+# --- list and status -------------------------------------------------------------------------------------------------
+
+
+def test_b132_an_empty_list_is_not_a_failure_and_a_failure_is_not_an_empty_list(daemon: Start, pawl: Pawl) -> None:
+    """B-132: fresh: exit 0 and ``[]``; no daemon: exit 3, a message, nothing on stdout."""
+    fake = daemon({"task.list": always([])})
+
+    assert pawl("list", "--json").json == []
+    assert pawl("list").out == ""
+    fake.stop()
+    ran = pawl("list", "--json")
+    assert (ran.status, ran.out, ran.error["code"]) == (3, "", "daemon_unreachable")
+
+
+def test_list_filters_and_prints_a_line_a_task(daemon: Start, pawl: Pawl) -> None:
+    """Into a pipe: whole ids, two spaces, no head."""
+    fake = daemon(
+        {"task.list": always([task(labels={"ticket": "42"}), task(id=OTHER_ID, status="queued", started_at=None)])}
+    )
+
+    ran = pawl("list", "--status", "queued", "--status", "completed", "--agent", "coder", "--kind", "delegate",
+               "--label", "ticket=42", "--limit", "5", "--all")  # fmt: skip
+
+    assert ran.out == (
+        f"{TASK_ID}  completed  coder  delegate  2026-01-31T09:30:00.000Z  3m05s  ticket=42\n"
+        f"{OTHER_ID}  queued  coder  delegate  2026-01-31T09:30:00.000Z  -  -\n"
+    )
+    assert fake.params("task.list") == {
+        "statuses": ["queued", "completed"], "agent": "coder", "kind": "delegate", "labels": {"ticket": "42"},
+        "limit": 5, "all": True,
+    }  # fmt: skip
+
+
+def test_the_overview_tells_what_needs_attention(daemon: Start, pawl: Pawl) -> None:
+    """Counts, what the last start mended, findings with their message."""
+    findings = [{"code": "disk_nearly_full", "message": "only 5 MiB are free", "subject": "/home"}]
+    daemon({"daemon.status": always(overview(findings=findings))})
+
+    ran = pawl("status")
+
+    assert "pid 4711" in ran.out
+    assert "1 running, 3 completed" in ran.out
+    assert "2 adopted, 1 lost" in ran.out
+    assert "only 5 MiB are free (/home)  [disk_nearly_full]" in ran.out
+    assert pawl("status", "--json").json == overview(findings=findings)
+
+
+def test_a_fresh_home_says_what_to_do_next(daemon: Start, pawl: Pawl) -> None:
+    """A newcomer is not left with zeros."""
+    daemon({"daemon.status": always(overview(tasks={}))})
+
+    assert "pawl delegate echo hello --wait" in pawl("status").out
+
+
+def test_the_status_of_a_task_tells_everything_and_its_events(daemon: Start, pawl: Pawl) -> None:
+    """Why it failed, what to do, and its life; text of others cannot play with the terminal."""
+    found = task(
+        status="failed", exit_code=3, error={"code": "exit_code", "message": "ended with \x1b[31mexit code 3"},
+        prompt="Fix\n  the test", labels={"a": "b"}, retry_of=OTHER_ID, retried_by=None,
+    )  # fmt: skip
+    fake = daemon(
+        {"task.get": always(found), "event.list": always([event(to="running"), event(2, reason="exit code 3")])}
+    )
+
+    ran = pawl("status", TASK_ID[:8])
+
+    for part in ("failed, exit code 3", "pawl logs --stderr", "Fix the test", "a=b", OTHER_ID, "pid 4720", "submitted"):
+        assert part in ran.out
+    assert "\x1b" not in ran.out
+    assert fake.params("event.list")["subject"] == TASK_ID
+
+
+def test_an_empty_id_is_not_the_overview(daemon: Start, pawl: Pawl) -> None:
+    """``pawl status "$ID"`` with an unset variable asks for a task, and is refused."""
+    fake = daemon({"task.get": refuse("ambiguous_id", "too short", 2)})
+
+    assert pawl("status", "").status == 2
+    assert fake.params("task.get") == {"id": ""}
+
+
+# --- events and agents -----------------------------------------------------------------------------------------------
+
+
+def test_events_are_an_array_and_followed_one_a_line(daemon: Start, pawl: Pawl) -> None:
+    """The same objects both ways."""
+    import json
+
+    def answer(asked: Asked) -> Any:
+        if not asked.params.get("follow"):
+            return [event(1), event(2)]
+        asked.item(event(1))
+        asked.item(event(2))
+        return None
+
+    fake = daemon({"event.list": answer, "task.get": always(task())})
+
+    assert pawl("events", "--json").json == [event(1), event(2)]
+    followed = pawl("events", "-f", "--after", "0", "--limit", "2", "--task", TASK_ID[:8], "--json")
+    assert [json.loads(line) for line in followed.out.splitlines()] == [event(1), event(2)]
+    assert fake.params("event.list") == {"after": 0, "subject": TASK_ID, "follow": True}
+
+
+def test_followed_events_go_on_behind_the_last_one_after_a_restart(daemon: Start, pawl: Pawl) -> None:
+    """None twice, none left out."""
+
+    def first(asked: Asked) -> None:
+        asked.item(event(7))
+        raise Hangup
+
+    def second(asked: Asked) -> None:
+        asked.item(event(8))
+
+    answers = iter([first, second])
+    fake = daemon({"event.list": lambda asked: next(answers)(asked)})
+
+    ran = pawl("events", "-f", "--limit", "2")
+
+    assert [line.split()[0] for line in ran.out.splitlines()] == ["7", "8"]
+    assert fake.params("event.list") == {"after": 7, "follow": True}
+
+
+def test_agents_are_listed_with_their_commands(daemon: Start, pawl: Pawl) -> None:
+    """And one is shown with the policy it works under."""
+    echo = {"name": "echo", "command": [], "policy": "default", "enabled": True, "builtin": True}
+    coder = {"name": "coder", "command": ["claude", "-p"], "policy": "work", "description": "Codes.", "timeout_s": 3600}
+    coder["max_concurrent"] = 2
+    daemon({"agent.list": always([coder, echo]), "agent.show": always(coder | {"effective_policy": {"env": ["PATH"]}})})
+
+    assert pawl("agent", "list").out == "coder  claude -p  work  2  1h00m  Codes.\necho  (built in)  default  -  -  -\n"
+    assert pawl("agent", "list", "--json").json == [coder, echo]
+    assert "effective_policy.env  PATH" in pawl("agent", "show", "coder").out
