@@ -230,7 +230,7 @@ All exit statuses are on the page of [commands](commands.md#for-every-command).
 ## Why a task ended
 
 `error.code` of a task that is `failed`, `timed_out` or `lost` ([states](states.md)).
-A task that is `cancelled` has no error; its events say who cancelled it and why.
+A task that is `cancelled` has no error: `reason` says why it was cancelled, and its events say by whom.
 
 | code | status | what happened | what to do |
 | --- | --- | --- | --- |
@@ -383,7 +383,7 @@ def documented(model: type[Section]) -> dict[str, str]:
 
 
 def _part(part: _Part) -> str:
-    lines = [part.heading, "", _plain(part.model.__doc__)]
+    lines = [part.heading, "", _plain(part.model.__doc__).replace(". ", ".\n")]
     if not part.acted_on:
         lines.append(_NOT_YET_SECTION)
     lines += ["", "| key | kind | default | meaning |", "| --- | --- | --- | --- |", *_keys(part.model)]

@@ -197,6 +197,19 @@ class Daemon:
     def artifact(self, sha256: str) -> Path:
         return Path(self.home.artifacts, sha256)
 
+    def pawl(self, *words: str, input: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """Run one command of the command line at this home."""
+        return subprocess.run(self.pawl_words(*words), input=input, capture_output=True, timeout=60)
+
+    def pawl_words(self, *words: str) -> list[str]:
+        """How that is spelled."""
+        return [sys.executable, "-m", "pawl", "--home", self.home.path, *words]
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
     def kill(self) -> None:
         """SIGKILL, as a crash is."""
         assert self.process is not None
@@ -229,8 +242,8 @@ class Daemon:
         if self.process is None:
             return
         try:
-            self._stop_everything()
             if self.checked:
+                self._stop_everything()
                 found = self.broken()
                 assert found == [], "\n".join([*found, self.log()[-3000:]])
         finally:
@@ -240,14 +253,9 @@ class Daemon:
         assert self.process is not None
         if self.process.poll() is not None:
             self._forget_failpoints()
-            try:
-                self.start()
-            except NotStarted:
-                if self.checked:
-                    raise
-                return
+            self.start()
         self.call("daemon.stop", cancel=True)
-        assert self.process.wait(15) == 0
+        assert self.process.wait(25) == 0
 
     def _forget_failpoints(self) -> None:
         """The last start is an ordinary one."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sqlite3
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,6 +16,7 @@ from pawl.control_plane.audit import entry_hash
 from pawl.control_plane.model import TASK, TERMINAL, Task
 from pawl.control_plane.store import RETRIED
 from pawl.home import Home
+from pawl.runner import kernel
 from pawl.storage.database import read_only_uri
 
 
@@ -41,16 +44,26 @@ def broken(home: Home, *, running_allowed: bool = False) -> list[str]:
 def processes_of(home: Home) -> dict[int, str]:
     """Living processes of this home's tasks: pid and task id, found by their environment."""
     found = {}
-    for process in psutil.process_iter():
-        try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            environment = process.environ()
-        except (psutil.Error, OSError):
-            continue
+    for pid, environment in _environments():
         if environment.get("PAWL_HOME") == home.path and "PAWL_TASK_ID" in environment:
-            found[process.pid] = environment["PAWL_TASK_ID"]
+            found[pid] = environment["PAWL_TASK_ID"]
     return found
+
+
+def _environments() -> Iterator[tuple[int, dict[str, str]]]:
+    """Every living process whose environment can be read; a zombie has none."""
+    if not kernel.HAS_PROC:
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    yield process.pid, process.environ()
+        return
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        with contextlib.suppress(OSError):
+            text = kernel.read_file(f"/proc/{pid}/environ")
+            if b"PAWL_TASK_ID=" in text:
+                pairs = (os.fsdecode(item).partition("=") for item in text.split(b"\0"))
+                yield pid, {name: value for name, _, value in pairs}
 
 
 def _task(home: Home, task: Task, running_allowed: bool) -> list[str]:

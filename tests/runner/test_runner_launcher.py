@@ -236,7 +236,7 @@ def test_b096_a_background_child_does_not_hold_the_end_back(keeping: Make) -> No
 
             assert time.monotonic() - began < 5
             assert (record.code, record.stdout_bytes, leftovers) == (0, 8, True)
-            assert living_with("77704")
+            await until(lambda: living_with("77704"), "the background child")
 
     run(test)
 

@@ -206,12 +206,13 @@ def test_close_writes_what_waits(home: Home, writer: Writer, run: Run) -> None:
     async def body() -> None:
         gate = Gate()
         held = writer.submit(gate)
+        await asyncio.to_thread(gate.reached.wait)
         waiting = [writer.submit(add(str(number))) for number in range(100)]
         closing = asyncio.create_task(writer.close())
-        await asyncio.to_thread(gate.reached.wait)
+        await asyncio.sleep(0)  # the end is in the same batch as what waits
         gate.opened.set()
         await closing
-        assert await asyncio.gather(held, *waiting) == [None] + [1] * 100
+        assert await asyncio.wait_for(asyncio.gather(held, *waiting), 10) == [None] + [1] * 100
         with pytest.raises(StorageError, match="the database is closed"):
             writer.submit(add("late"))
         await writer.close()
@@ -233,7 +234,7 @@ def test_a_caller_that_gave_up_hurts_nobody(writer: Writer, run: Run, other: sql
         given_up, waiting = writer.submit(add("given up")), writer.submit(add("waiting"))
         given_up.cancel()
         gate.opened.set()
-        return [await held, await waiting]
+        return await asyncio.wait_for(asyncio.gather(held, waiting), 10)
 
     assert run(body()) == [None, 1]
     assert notes(other) == ["given up", "waiting"]

@@ -54,11 +54,12 @@ class Dispatcher:
         await self._arm_expiry()
 
     async def stop(self) -> None:
-        """Start nothing any more. Twice is harmless."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        """Start nothing any more, but what is being claimed at this moment. Twice is harmless."""
+        task, self._task = self._task, None
+        if task is not None:
+            # not cancelled: a claim that is on its way to the disk would leave running rows that nobody drives
+            self._wake.set()
+            await task
         if self._expiry is not None:
             self._expiry.cancel()
 
@@ -103,7 +104,7 @@ class Dispatcher:
         return room if limit is None else min(room, limit - self._taken[agent])
 
     async def _run(self) -> None:
-        while True:
+        while self._task is not None:
             await self._wake.wait()
             self._wake.clear()
             try:
@@ -114,7 +115,7 @@ class Dispatcher:
 
     async def _fill(self) -> None:
         """Claim until no slot or no fitting task is left; one transaction claims many."""
-        while True:
+        while self._task is not None:
             room = self.max_concurrent - self._total
             agents = {agent: free for agent in self._queued if (free := self._free(agent)) > 0}
             if room < 1 or not agents:

@@ -71,6 +71,7 @@ class Task(NamedTuple):
     prompt: bytes
     cwd: str | None
     env: str
+    inputs: int
     owner_pid: int | None
     owner_start: str | None
     owner_boot: str | None

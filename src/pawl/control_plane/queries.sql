@@ -5,9 +5,9 @@
 INSERT INTO task (
   id, kind, agent, status, priority, created_at_ms, queue_deadline_ms, started_at_ms, heartbeat_at_ms,
   heartbeat_mono_ms, deadline_at_ms, deadline_mono_ms, timeout_ms, retries_left, attempt, retry_of, idempotency_key,
-  request_sha256, creator, chain, depth, principal, parent_id, goal_id, labels, source, prompt, cwd, env,
+  request_sha256, creator, chain, depth, principal, parent_id, goal_id, labels, source, prompt, cwd, env, inputs,
   owner_pid, owner_start, owner_boot
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 RETURNING *;
 
 -- name: insert_label
@@ -15,10 +15,6 @@ INSERT INTO task_label (key, value, task_seq) VALUES (?, ?, ?);
 
 -- name: insert_input
 INSERT INTO task_input (task_seq, name, sha256, size_bytes) VALUES (?, ?, ?, ?);
-
--- name: copy_inputs
-INSERT INTO task_input (task_seq, name, sha256, size_bytes)
-SELECT ?, name, sha256, size_bytes FROM task_input WHERE task_seq = ?;
 
 -- name: inputs
 SELECT name, sha256, size_bytes FROM task_input WHERE task_seq = ? ORDER BY name;

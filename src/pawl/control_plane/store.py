@@ -219,7 +219,7 @@ def _insert(tx: Transaction, new: NewTask, owner: ProcessIdentity | None, mono_m
             now + new.timeout_ms if owner else None, mono_ms + new.timeout_ms if owner else None,
             new.timeout_ms, new.retries, new.attempt, new.retry_of, new.idempotency_key, new.request_sha256,
             new.creator, new.chain, new.depth, new.principal, new.parent_id, new.goal_id, new.labels, new.source,
-            new.prompt, new.cwd, new.env, pid, start, boot,
+            new.prompt, new.cwd, new.env, len(new.inputs), pid, start, boot,
         ),
     )  # fmt: skip
     task = Task._make(row)
@@ -240,10 +240,9 @@ def _retry(tx: Transaction, task: Task) -> Task | None:
         creator=task.creator, principal=task.principal, priority=task.priority, retries=task.retries_left - 1,
         cwd=task.cwd, env=task.env, chain=task.chain, depth=task.depth, parent_id=task.parent_id,
         goal_id=task.goal_id, labels=task.labels, source=task.source, attempt=task.attempt + 1, retry_of=task.id,
+        inputs=tuple((name, Artifact(*rest)) for name, *rest in tx.execute(Q.inputs, (task.seq,))),
     )  # fmt: skip
-    attempt = submit(tx, new, None, 0).task
-    tx.execute(Q.copy_inputs, (attempt.seq, task.seq))
-    return attempt
+    return submit(tx, new, None, 0).task
 
 
 def _same_request(task: Task, new: NewTask) -> Task:

@@ -33,6 +33,8 @@ from pawl.storage import Artifact, ArtifactStore, Reader, Writer
 from pawl.timers import Timer, Timers
 
 log = logger("supervisor")
+_RESCUE_FIRST_MS = 200
+_RESCUE_MAX_MS = 60_000
 
 
 class Live:
@@ -48,6 +50,7 @@ class Live:
         self.record: ExitRecord | None = None
         self.leftovers = False
         self.early: Outcome | None = None
+        self.rescues = 0
         self.deadline: Timer | None = None
         loop = asyncio.get_running_loop()
         self.turn: asyncio.Future[None] = loop.create_future()  # the worker ended, or a decision to end it was made
@@ -228,8 +231,10 @@ class Supervisor:
         """Make the spool: prompt, own directory, input files."""
         try:
             live.spool.create(plan.prompt)
-            for name, sha256, size in await self._reader.all(Q.inputs, (live.task.seq,)):
-                await asyncio.to_thread(self._copy_input, os.path.join(live.spool.files, name), Artifact(sha256, size))
+            if live.task.inputs:
+                for name, *artifact in await self._reader.all(Q.inputs, (live.task.seq,)):
+                    path = os.path.join(live.spool.files, name)
+                    await asyncio.to_thread(self._copy_input, path, Artifact(*artifact))
         except OSError as error:
             raise StorageError(f"cannot write {live.spool.path}: {error.strerror}") from error
 
@@ -242,6 +247,7 @@ class Supervisor:
         """The keeper died under a launch: find out whether it happened."""
         mark = await asyncio.to_thread(live.spool.bar)
         if mark.worker is None:
+            live.leftovers = True  # nobody knows: look for processes of it all the same
             return Refusal(lost.code, "the process that starts programs died before this one was started")
         live.worker = mark.worker
         self._spawn_side(self._watch_exit(live))
@@ -297,10 +303,12 @@ class Supervisor:
         self._finish(live, ended)
 
     async def _keep_output(self, live: Live, done: CleanUp) -> CleanUp:
-        output = ending.so_far(live.record, live.spool, live.max_output_bytes)
+        record = live.record
+        if record is None and live.worker is not None:  # its keeper may be about to write it
+            record = (await self._exits.settled_record(live.spool, live.worker)).record
+        output = ending.so_far(record, live.spool, live.max_output_bytes)
         stdout, stderr = await self._settlement.stage(output)
         await self._settlement.publish(stdout, stderr)
-        record = live.record or live.spool.exit_record(live.worker).record
         return done._replace(
             output=stdout.artifact,
             stderr=stderr and stderr.artifact,
@@ -359,7 +367,8 @@ class Supervisor:
 
     async def _rescue(self, live: Live, fault: BaseException) -> None:
         """Settle the task of a dead driver: from its promise where the evidence holds, else as failed."""
-        await self._timers.sleep(200)  # a rescue that dies too must not spin
+        live.rescues += 1  # a rescue that dies too is tried again, and must not spin
+        await self._timers.sleep(min(_RESCUE_FIRST_MS * 2 ** min(live.rescues - 1, 16), _RESCUE_MAX_MS))
         row = await self._reader.one(Q.by_id, (live.task.id,))
         task = Task._make(row)
         if task.status not in TERMINAL:
@@ -376,7 +385,8 @@ class Supervisor:
         if task.cleanup == "pending":
             await self._clean(live, keep_output=task.output is None)
         else:
-            self._finish(live, Ended(True, task))
+            retry = await self._settlement.insist(task.id, lambda: self._settlement.retry_of(task.id))
+            self._finish(live, Ended(True, task, retry))
 
     def _spawn_side(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the drivers whose failure is logged."""

@@ -52,7 +52,14 @@ def _on_signals(app: App) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: app.begin_stop(cancel=False))
-    loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(_reload(app)))
+    reloads = set[asyncio.Task[None]]()
+
+    def reload() -> None:
+        task = loop.create_task(_reload(app))
+        reloads.add(task)  # a task that nobody holds may vanish
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
 
 
 async def _reload(app: App) -> None:

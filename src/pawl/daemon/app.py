@@ -35,6 +35,7 @@ from pawl.timers import Timers
 from pawl.values import rfc3339
 
 log = logger("daemon")
+_CANCEL_MARGIN_S = 10.0  # beyond the grace: for KILL, for settling, for removing
 _DISK_FREE_BYTES_MIN = 64 * 1024**2
 
 
@@ -208,8 +209,13 @@ class App:
         """End what runs; what is queued stays queued."""
         outcome = Outcome("cancelled", error_message="the daemon was stopped with --cancel")
         lives = list(self.plane.supervisor.live.values())
-        await asyncio.gather(*(self.plane.supervisor.end(live, outcome, "daemon") for live in lives))
-        await asyncio.gather(*(asyncio.shield(live.over) for live in lives))
+        ends = (self.plane.supervisor.end(live, outcome, "daemon") for live in lives)
+        for answer in await asyncio.gather(*ends, return_exceptions=True):
+            if isinstance(answer, Exception):
+                log.error("cannot cancel a task; it is left to the next daemon", error=str(answer))
+        if lives:  # not for ever: what cannot be ended or settled is left to the next daemon
+            timeout_s = self.config.daemon.kill_grace_ms / 1000 + _CANCEL_MARGIN_S
+            await asyncio.wait({live.over for live in lives}, timeout=timeout_s)
 
     async def _close(self) -> None:
         """Let go of everything that was opened, in the order of its opening backwards."""

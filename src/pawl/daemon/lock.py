@@ -69,6 +69,6 @@ def _read(descriptor: int) -> object:
     text = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return found

@@ -17,6 +17,7 @@ Seconds = Annotated[float, Field(gt=0, le=3_155_760_000, allow_inf_nan=False)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 LabelValue = Annotated[str, StringConstraints(max_length=200)]
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")]
+Text = Annotated[str, StringConstraints(max_length=4096)]
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 
@@ -56,7 +57,7 @@ class Delegate(Params):
     parent: Id | None = None
     labels: Annotated[dict[Key, LabelValue], Field(max_length=50)] = Field(default_factory=dict)
     inputs: Annotated[list[Path], Field(max_length=100)] = Field(default_factory=list)
-    source: Annotated[dict[str, str], Field(max_length=20)] = Field(default_factory=dict)
+    source: Annotated[dict[Key, Text], Field(max_length=20)] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_prompt(self) -> Delegate:
@@ -72,10 +73,10 @@ class One(Params):
 
 
 class Listing(Params):
-    statuses: list[str] | None = None
-    agent: str | None = None
-    kind: str | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
+    statuses: Annotated[list[Key], Field(max_length=50)] | None = None
+    agent: Key | None = None
+    kind: Key | None = None
+    labels: Annotated[dict[Key, LabelValue], Field(max_length=50)] = Field(default_factory=dict)
     limit: Annotated[int, Field(ge=1, le=100_000)] = 50
     all: bool = False
 
@@ -108,19 +109,78 @@ class Events(Params):
     follow: bool = False
 
 
+_ENTRIES_MAX = 1000  # of a list or object in the parameters; no parameter takes more
+_FAULTS_MAX = 20  # that are named
+_NAME_MAX = 100  # characters of a parameter's name that a message repeats
+_WORDS = {
+    "missing": "it is required",
+    "extra_forbidden": "there is no such parameter",
+    "string_type": "it must be text",
+    "string_unicode": "it holds half of a surrogate pair",
+    "string_too_short": "it must have at least {min_length} character(s)",
+    "string_too_long": "it may have at most {max_length} characters",
+    "bool_type": "it must be true or false",
+    "int_type": "it must be a whole number",
+    "int_parsing_size": "the number is too large",
+    "float_type": "it must be a number",
+    "finite_number": "it must be a finite number",
+    "greater_than": "it must be over {gt:g}",
+    "greater_than_equal": "it must be at least {ge}",
+    "less_than_equal": "it may be at most {le}",
+    "list_type": "it must be an array",
+    "dict_type": "it must be an object",
+    "too_short": "it must have at least {min_length} entry",
+    "too_long": "it may have at most {max_length} entries",
+    "literal_error": "it must be {expected}",
+}
+_PATTERNS = {
+    r"^[0-9A-Za-z-]+$": "an id has letters, digits and hyphens only",
+    r"^/[^\x00]*$": "it must be an absolute path without zero bytes",
+    r"^[^\x00]*$": "it may hold no zero bytes",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of a variable has letters, digits and underscores only",
+}
+
+
 def read(model: type[Params], raw: Any) -> Any:
-    """Check parameters. Raises ``invalid_params`` with every fault, in words that name the parameter."""
+    """Check parameters. Raises ``invalid_params`` with the first faults, in words that name the parameter."""
     if raw is None:
         raw = {}
     if not isinstance(raw, dict):
         raise InvalidParams("cannot read the parameters: they must be one JSON object")
+    _refuse_crowds(raw)
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        faults = [
-            {"parameter": ".".join(map(str, each["loc"])) or None, "message": each["msg"]}
-            for each in error.errors(include_url=False, include_context=False, include_input=False)
-        ]
+        found = error.errors(include_url=False, include_input=False)
+        faults = [{"parameter": _name(each["loc"]), "message": _wording(each)} for each in found[:_FAULTS_MAX]]
         first = faults[0]
         where = f"the parameter {first['parameter']}" if first["parameter"] else "the parameters"
         raise InvalidParams(f"cannot use {where}: {first['message']}", faults=faults) from None
+
+
+def _refuse_crowds(raw: dict[str, Any]) -> None:
+    """Refuse what has more entries than any parameter takes: a fault for each of a million would take a minute."""
+    if len(raw) > _ENTRIES_MAX:
+        raise InvalidParams(f"cannot read the parameters: there are {len(raw)} of them")
+    for name, value in raw.items():
+        if isinstance(value, dict | list) and len(value) > _ENTRIES_MAX:
+            shown = _name((name,))
+            message = f"it may have at most {_ENTRIES_MAX} entries"
+            faults = [{"parameter": shown, "message": message}]
+            raise InvalidParams(f"cannot use the parameter {shown}: {message}", faults=faults)
+
+
+def _name(place: tuple[int | str, ...]) -> str | None:
+    """The way to a parameter, ``env.PATH``. A key that is at fault itself comes with a word of pydantic's behind it."""
+    return ".".join(str(part) for part in place if part != "[key]")[:_NAME_MAX] or None
+
+
+def _wording(fault: Any) -> str:
+    context = fault.get("ctx", {})
+    kind = fault["type"]
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "string_pattern_mismatch":
+        return _PATTERNS[context["pattern"]]
+    words = _WORDS.get(kind)
+    return words.format(**context) if words else str(fault["msg"])

@@ -1,7 +1,8 @@
 """The socket server: frames in, answers out, one ``Connection`` for each client.
 
 A connection holds at most one unfinished frame, a bounded number of requests under way, and an output that is
-bounded too: a stream waits until its client reads on, and a client that does not read is dropped.
+bounded too: answers and streams wait until their client reads on, a client that does not read is asked nothing more
+and is dropped in the end.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import socket
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
@@ -33,7 +35,11 @@ FRAME_BYTES_MAX = 8 * 1024 * 1024
 PIECE_BYTES = 256 * 1024
 IN_FLIGHT_MAX = 128
 CONNECTIONS_MAX = 900
-STALL_S = 30.0  # without a frame's end, or without reading an answer
+STALL_S = 30.0  # without a frame's end, or without reading any of an answer
+HANGUP_LOOK_S = 1.0  # how often to look whether a client is gone that is not being read from
+_ID_CHARACTERS_MAX = 200  # every piece of a stream repeats it
+_LINES_A_TURN = 128  # then the other connections have theirs
+_SHOWN_MAX = 100  # characters of what a client sent that a message repeats
 _PARTIAL_BYTES_MAX = 64 * 1024 * 1024  # unfinished frames of all connections together
 
 log = logger("ipc")
@@ -72,8 +78,13 @@ class Call(NamedTuple):
         await self._stream({"id": self.id, "item": item})
 
     async def _stream(self, params: dict[str, Any]) -> None:
-        self.connection.write({"jsonrpc": "2.0", "method": "stream", "params": params})
+        # waited for before and not behind: all streams of a connection together are then one piece ahead, not one each
         await self.connection.drain()
+        self.connection.write({"jsonrpc": "2.0", "method": "stream", "params": params})
+
+    def changes_nothing_more(self) -> None:
+        """From here on the call only waits: it ends when its client goes away."""
+        self.connection.changes_nothing_more()
 
 
 class Server:
@@ -108,6 +119,13 @@ class Server:
             lambda: Connection(self), sock=listener, backlog=512
         )
 
+    def relieve(self) -> None:
+        """Where unfinished requests take too much memory together, those who hold the most of it go."""
+        while self.partial_bytes > _PARTIAL_BYTES_MAX:
+            max(self.connections, key=lambda each: each.partial_bytes).refuse(
+                FrameTooLarge(f"the unfinished requests of all clients have over {_PARTIAL_BYTES_MAX} bytes together")
+            )
+
     async def stop(self) -> None:
         """Take no new requests, give those under way a moment, close. Twice is harmless."""
         if self._server is None:
@@ -133,14 +151,25 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._searched = 0
         self._greeted = False
-        self._closing = False
+        self._closing = False  # nothing more is read; what is under way is answered still
+        self._gone = False  # nobody is there to answer
+        self._eof = False
         self._writable = asyncio.Event()
         self._writable.set()
+        self._written = 0
         self._stall: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._hangup: asyncio.TimerHandle | None = None
+        self._next_turn: asyncio.Handle | None = None
         self.under_way: dict[asyncio.Task[None], bool] = {}
+        self._only_waiting: set[asyncio.Task[Any]] = set()
         self._transport: asyncio.Transport
         self._caller: Any = None
+
+    @property
+    def partial_bytes(self) -> int:
+        """What it holds of requests that are not taken yet."""
+        return len(self._buffer)
 
     # --- the transport's calls ------------------------------------------------------------------------------------
 
@@ -151,61 +180,103 @@ class Connection(asyncio.Protocol):
         try:
             peer = peer_of(transport.get_extra_info("socket"))
         except OSError as error:
-            self._refuse(PeerRefused(f"cannot tell who is calling: {error}"))
+            self.refuse(PeerRefused(f"cannot tell who is calling: {error}"))
             return
         if peer.uid not in (0, os.geteuid()):
-            self._refuse(PeerRefused(f"uid {peer.uid} may not talk to the daemon of uid {os.geteuid()}"))
+            self.refuse(PeerRefused(f"uid {peer.uid} may not talk to the daemon of uid {os.geteuid()}"))
         elif len(self._server.connections) > CONNECTIONS_MAX:
-            self._refuse(ProtocolError(f"too many connections: {CONNECTIONS_MAX} are open"))
+            self.refuse(ProtocolError(f"too many connections: {CONNECTIONS_MAX} are open"))
         else:
-            self._caller = self._server.identify(peer)
+            try:
+                self._caller = self._server.identify(peer)
+            except Exception as error:  # a bug; a connection whose caller is not known may do nothing
+                log.error("cannot tell who is calling", exc_info=error)
+                self.refuse(InternalError(f"a bug in the daemon: {error!r}; see its log"))
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
         self._server.partial_bytes += len(data)
         self._buffer += data
-        while not self._closing and (end := self._buffer.find(b"\n", self._searched)) >= 0:
-            line = bytes(self._buffer[:end])
-            del self._buffer[: end + 1]
-            self._server.partial_bytes -= end + 1
-            self._searched = 0
-            if len(line) > FRAME_BYTES_MAX:
-                self._refuse(_too_large())
-            elif line:
-                self._frame(line)
-        self._searched = len(self._buffer)
-        if len(self._buffer) > FRAME_BYTES_MAX or self._server.partial_bytes > _PARTIAL_BYTES_MAX:
-            self._refuse(_too_large())
-        self._watch_partial_frame()
+        self._take_requests()
+        self._server.relieve()
 
     def pause_writing(self) -> None:
         self._writable.clear()
-        self._unread = asyncio.get_running_loop().call_later(STALL_S, self._transport.abort)
+        self._transport.pause_reading()
+        self._look_for_hangup_later()
+        self._unread = asyncio.get_running_loop().call_later(STALL_S, self._drop_unless_read, self._read_by_client())
 
     def resume_writing(self) -> None:
         self._writable.set()
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+        self._take_requests()
 
     def eof_received(self) -> bool:
-        return bool(self.under_way)  # a client that only shut its writing side still gets its answers
+        """A client that only shut its writing side still gets its answers; one that is gone leaves nothing behind."""
+        self._eof = True
+        if not self.under_way or self._hung_up():
+            return False
+        self._look_for_hangup_later()
+        return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._closing = True
+        self._closing = self._gone = True
         self._server.connections.discard(self)
-        self._server.partial_bytes -= len(self._buffer)
-        self._buffer.clear()
+        self._forget_unfinished()
         self._writable.set()
-        for timer in (self._stall, self._unread):
+        for timer in (self._stall, self._unread, self._hangup, self._next_turn):
             if timer is not None:
                 timer.cancel()
-        for task, waits in self.under_way.items():
-            if waits:
-                task.cancel()
+        self._cancel_waits()
+        for task in self._only_waiting:
+            task.cancel()
 
     # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _take_requests(self) -> None:
+        """Take what has arrived whole, as far as the client reads its answers and not too many are under way."""
+        self._next_turn = None
+        for _ in range(_LINES_A_TURN):
+            if not self._ready():
+                break
+            end = self._buffer.find(b"\n", self._searched)
+            if end < 0:
+                self._searched = len(self._buffer)
+                self._await_more()
+                return
+            line = bytes(self._buffer[:end])
+            del self._buffer[: end + 1]
+            self._server.partial_bytes -= end + 1
+            self._searched = 0
+            if len(line) > FRAME_BYTES_MAX:
+                self.refuse(_too_large())
+            elif line:
+                self._frame(line)
+        self._wait_with_reading()
+
+    def _ready(self) -> bool:
+        return not self._closing and self._writable.is_set() and len(self.under_way) < IN_FLIGHT_MAX
+
+    def _await_more(self) -> None:
+        """All that arrived whole is taken: read on, and bound what is there of the next."""
+        if not self._eof:
+            self._transport.resume_reading()
+        if len(self._buffer) > FRAME_BYTES_MAX:
+            self.refuse(_too_large())
+        self._watch_unfinished(self._ready())
+
+    def _wait_with_reading(self) -> None:
+        """More may be there than is taken now: at the next turn, answer or read of the client it goes on."""
+        self._watch_unfinished(False)
+        if self._closing:
+            return
+        self._transport.pause_reading()
+        self._look_for_hangup_later()
+        if self._ready():
+            self._next_turn = asyncio.get_running_loop().call_soon(self._take_requests)
 
     def _frame(self, line: bytes) -> None:
         """One line: a request, or the end of the connection."""
@@ -225,8 +296,6 @@ class Connection(asyncio.Protocol):
         task = asyncio.get_running_loop().create_task(self._run(route, request_id, params))
         self.under_way[task] = route.waits
         task.add_done_callback(self._done)
-        if len(self.under_way) >= IN_FLIGHT_MAX:
-            self._transport.pause_reading()
 
     def _route(self, request: dict[str, Any], request_id: Any) -> Route | None:
         method = request["method"]
@@ -245,28 +314,38 @@ class Connection(asyncio.Protocol):
             raise ProtocolError("the first request must be hello")
         route = self._server.routes.get(method)
         if route is None:
-            raise UnknownMethod(f"this daemon has no method {method!r}", method=method)
+            raise UnknownMethod(f"this daemon has no method {method[:_SHOWN_MAX]!r}", method=method[:_SHOWN_MAX])
         return route
 
     async def _run(self, route: Route, request_id: Any, params: messages.Params) -> None:
         try:
             result = await route.handler(Call(self._caller, request_id, self), params)
+            await self.drain()
+            if request_id is not None:
+                self.write({"jsonrpc": "2.0", "id": request_id, "result": result})
         except PawlError as error:
+            await self.drain()
             self._answer_error(request_id, error)
         except Exception as error:
             log.error("a request failed", exc_info=error)
+            await self.drain()
             self._answer_error(request_id, InternalError(f"a bug in the daemon: {error!r}; see its log"))
-        else:
-            if request_id is not None:
-                self.write({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+    def changes_nothing_more(self) -> None:
+        """The request of this very asyncio task only waits from here on."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._only_waiting.add(task)
+        if self._gone:
+            raise asyncio.CancelledError
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self.under_way.pop(task, None)
-        if self._closing:
-            if not self.under_way and not self._transport.is_closing():
-                self._transport.close()
-        elif len(self.under_way) == IN_FLIGHT_MAX - 1:
-            self._transport.resume_reading()
+        self._only_waiting.discard(task)
+        if not self.under_way and (self._closing or self._eof):
+            self._transport.close()
+        elif len(self.under_way) == IN_FLIGHT_MAX - 1 and self._next_turn is None:
+            self._take_requests()
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
@@ -280,41 +359,86 @@ class Connection(asyncio.Protocol):
                 f"the answer has {len(line)} bytes, over the limit of {FRAME_BYTES_MAX}: ask for less"
             )
             line = json.dumps(_error(message.get("id"), error)).encode()
+        self._written += len(line) + 1
         self._transport.write(line + b"\n")
 
     async def drain(self) -> None:
         """Wait until the client has read enough. Raises CancelledError when it went away."""
-        await self._writable.wait()
-        if self._closing:
+        while not self._writable.is_set():  # again, for whoever was woken before may have filled it up
+            await self._writable.wait()
+        if self._gone:
             raise asyncio.CancelledError
 
     def close(self) -> None:
         """Close once what was written is sent."""
-        self._closing = True
-        for task, waits in self.under_way.items():
-            if waits:
-                task.cancel()
+        self._closing = self._gone = True
+        self._cancel_waits()
         self._transport.close()
+
+    def refuse(self, error: PawlError) -> None:
+        """Say why, read no more, close when the other requests are answered."""
+        self._forget_unfinished()
+        self._answer_error(None, error)
+        self._close_after_answers()
 
     def _answer_error(self, request_id: Any, error: PawlError) -> None:
         self.write(_error(request_id, error))
 
-    def _refuse(self, error: PawlError) -> None:
-        self._answer_error(None, error)
-        self._close_after_answers()
-
     def _close_after_answers(self) -> None:
         self._closing = True
+        self._cancel_waits()  # they may take for ever
         if not self.under_way:
             self._transport.close()
 
-    def _watch_partial_frame(self) -> None:
+    def _cancel_waits(self) -> None:
+        for task, waits in self.under_way.items():
+            if waits:
+                task.cancel()
+
+    def _forget_unfinished(self) -> None:
+        self._server.partial_bytes -= len(self._buffer)
+        self._buffer.clear()
+        self._searched = 0
+
+    # --- clients that stop reading, stop writing, or leave ------------------------------------------------------------
+
+    def _watch_unfinished(self, watch: bool) -> None:
         """A frame that never ends does not stay for ever."""
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
-        if self._buffer and not self._closing:
-            self._stall = asyncio.get_running_loop().call_later(STALL_S, self._transport.abort)
+        if watch and self._buffer:
+            error = ProtocolError(f"a request did not go on for {STALL_S:g} s")
+            self._stall = asyncio.get_running_loop().call_later(STALL_S, self.refuse, error)
+
+    def _read_by_client(self) -> int:
+        return self._written - self._transport.get_write_buffer_size()
+
+    def _drop_unless_read(self, before: int) -> None:
+        """Drop a client that read nothing since the last look."""
+        read = self._read_by_client()
+        if read == before:
+            self._transport.abort()
+        else:
+            self._unread = asyncio.get_running_loop().call_later(STALL_S, self._drop_unless_read, read)
+
+    def _look_for_hangup_later(self) -> None:
+        """The loop sees a client leave by reading from it. While it does not read, somebody has to look."""
+        if self._hangup is None and not self._gone:
+            self._hangup = asyncio.get_running_loop().call_later(HANGUP_LOOK_S, self._look_for_hangup)
+
+    def _look_for_hangup(self) -> None:
+        self._hangup = None
+        if self._hung_up():
+            self._transport.abort()
+        elif self._eof or not self._transport.is_reading():
+            self._look_for_hangup_later()
+
+    def _hung_up(self) -> bool:
+        """Whether the client closed its end, and not only its writing side."""
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), 0)
+        return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))
 
 
 def _read_frame(line: bytes) -> dict[str, Any]:
@@ -324,13 +448,22 @@ def _read_frame(line: bytes) -> dict[str, Any]:
         raise ProtocolError(f"a line is not JSON: {error}") from None
     if not isinstance(request, dict) or request.get("jsonrpc") != "2.0" or not isinstance(request.get("method"), str):
         raise ProtocolError('a line is not a request: it needs "jsonrpc": "2.0" and a "method"')
-    if isinstance(request.get("id"), bool | float | list | dict):
-        raise ProtocolError("the id of a request is text or a whole number")
+    match request.get("id"):
+        case None:
+            pass
+        case str() as text if len(text) <= _ID_CHARACTERS_MAX:
+            pass
+        case int() as number if not isinstance(number, bool) and number.bit_length() < 64:
+            pass
+        case _:
+            raise ProtocolError(
+                f"the id of a request is text of up to {_ID_CHARACTERS_MAX} characters or a whole number of 64 bits"
+            )
     return request
 
 
 def _error(request_id: Any, error: PawlError) -> dict[str, Any]:
-    details = json.loads(json.dumps(error.details, default=str))
+    details: Any = json.loads(json.dumps(error.details, default=str))
     data = {"code": error.code, "exit": error.exit_code, "retryable": error.retryable, "details": details}
     code = next((number for kind, number in _RPC_CODES.items() if type(error) is kind), -32000)
     return {

@@ -91,7 +91,7 @@ def _open_pidfd(identity: ProcessIdentity) -> int | None:
     if not hasattr(os, "pidfd_open"):
         return None
     try:
-        pidfd = os.pidfd_open(identity.pid)
+        pidfd: int = os.pidfd_open(identity.pid)
     except OSError:  # none left (EMFILE), an old kernel (ENOSYS), or it ended just now
         return None
     if probe(identity) is Liveness.ALIVE:

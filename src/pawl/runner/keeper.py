@@ -34,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_ORDERS_A_TURN = 32  # so that a flood of orders does not keep ended workers waiting
+_ORDERS_A_TURN = 8  # so that a flood of orders keeps neither answers nor ended workers waiting
 _ENDS_A_TURN = 256
 _READ_BYTES = 262_144
 _RETRY_MS = 500
@@ -50,7 +50,7 @@ class Worker:
         self.spool = spool
         self.pid = pid
         self.start = start
-        self.record = b""  # the text of its exit record
+        self.record: dict[str, object] = {}
 
 
 class Keeper:
@@ -62,6 +62,7 @@ class Keeper:
         self.outbox = bytearray()
         self.clogged = False  # whether we wait for the link to take more
         self.workers: dict[int, Worker] = {}
+        self.ended: list[Worker] = []  # recorded and reaped, not reported yet
         self.stuck: set[int] = set()  # zombies whose record could not be written yet
         self.unmarked: set[int] = set()  # workers whose mark could not be filled yet
         self.more_ends = False
@@ -182,74 +183,81 @@ class Keeper:
 
     def collect_ends(self) -> None:
         """Write the record of each worker that ended, let its PID go, and report it."""
-        ended = []
         for end in self.ends():
             worker = self.workers.get(end.pid)
             if worker is None:
                 end.reap()  # an orphan that some worker left behind
-            elif self.put_record(worker, end):
-                ended.append(worker)
-        if ended and self.link >= 0:
-            self.report(ended)
+            else:
+                self.put_record(worker, end)
+        if self.ended:
+            self.report()
 
     def ends(self) -> Iterator[reap.End]:
         """Children that have ended, not more than fit one turn. The caller reaps each, or leaves it in ``stuck``."""
         self.more_ends = False
-        with contextlib.suppress(ChildProcessError):
-            for _ in range(_ENDS_A_TURN):
-                end = reap.next_end()
-                if end is None:
-                    return
-                if end.pid in self.stuck:
-                    break  # as long as it stays, it hides the others: ask for each of them
-                yield end
-            else:
-                self.more_ends = True
+        for _ in range(_ENDS_A_TURN):
+            end = _end_of(0)
+            if end is None:
                 return
+            if end.pid in self.stuck:
+                break  # as long as it stays, it hides the others: ask for each of them
+            yield end
+        else:
+            self.more_ends = True
+            return
         for pid in kernel.own_thread_children() or list(self.workers):
-            with contextlib.suppress(ChildProcessError):
-                if (end := reap.next_end(pid)) is not None:
-                    yield end
+            if (end := _end_of(pid)) is not None:
+                yield end
 
-    def put_record(self, worker: Worker, end: reap.End) -> bool:
-        """Put the record in place, then reap; False when it must be tried again."""
+    def put_record(self, worker: Worker, end: reap.End) -> None:
+        """Put the record in place, then reap; or leave the zombie for another try."""
         record = reap.record_of(end, worker.task, worker.start, worker.spool)
         try:
-            worker.record = reap.write_record(worker.spool, record)
+            reap.write_record(worker.spool, record)
         except OSError as error:
             if worker.pid not in self.stuck:
                 _complain(f"cannot write the exit record of task {worker.task}: {error.strerror}")
             if not end.reaped:
                 self.stuck.add(worker.pid)
-                return False
+                return
+            # Where the system cannot tell an end without reaping, the report is all that is left of it.
         end.reap()
         self.stuck.discard(worker.pid)
         del self.workers[worker.pid]
-        return True
+        worker.record = record
+        self.ended.append(worker)
 
-    def report(self, ended: list[Worker]) -> None:
-        """Tell the daemon. Only here, after all zombies are reaped: they would pass for members of their group."""
-        strays = self.strays()
-        for worker in ended:
-            task = os.fsencode(worker.task)
-            left = _group_lives(worker.pid) or any(
-                session == worker.pid or kernel.carries(pid, b"PAWL_TASK_ID", task) for pid, session in strays
-            )
-            message = {"op": "exited", "task": worker.task, "leftovers": left}
-            self.outbox += json.dumps(message).encode()[:-1] + b', "record": ' + worker.record[:-1] + b"}\n"
+    def report(self) -> None:
+        """Tell the daemon, once the zombies are reaped: they would pass for members of their group."""
+        children = kernel.own_thread_children()
+        strays = [pid for pid in children or [] if pid not in self.workers]
+        while self.ended:
+            worker = self.ended[0]
+            if children is None:
+                left = _group_lives(worker.pid)
+            else:  # whatever it left has come to us, itself or with its parents: without strays there is nothing
+                left = bool(strays) and (_group_lives(worker.pid) or any(_is_of(pid, worker) for pid in strays))
+            self.tell({"op": "exited", "task": worker.task, "record": worker.record, "leftovers": left})
+            del self.ended[0]
 
-    def strays(self) -> list[tuple[int, int]]:
-        """Orphans that came to this process because their parents ended: PID and session."""
-        strays = []
-        for pid in kernel.own_thread_children() or []:
-            if pid not in self.workers:
-                with contextlib.suppress(OSError):
-                    strays.append((pid, os.getsid(pid)))
-        return strays
+
+def _end_of(pid: int) -> reap.End | None:
+    try:
+        return reap.next_end(pid)
+    except ChildProcessError:
+        return None
 
 
 def _refused(task: str, code: str, message: str, number: int | None) -> dict[str, object]:
     return {"op": "refused", "task": task, "code": code, "message": message, "errno": number}
+
+
+def _is_of(pid: int, worker: Worker) -> bool:
+    """Whether a stray is of this worker's task: by its session, or by the task's id in its environment."""
+    try:
+        return os.getsid(pid) == worker.pid or kernel.carries(pid, b"PAWL_TASK_ID", os.fsencode(worker.task))
+    except OSError:
+        return False
 
 
 def _group_lives(group: int) -> bool:

@@ -44,6 +44,9 @@ class End:
             self.reaped = True
 
 
+_os_waitid = getattr(os, "waitid", None)
+
+
 def next_end(pid: int = 0) -> End | None:
     """A child that has ended and is not reaped yet, any or this one; None where there is none.
 
@@ -51,7 +54,7 @@ def next_end(pid: int = 0) -> End | None:
     """
     if _waitid_number:
         return _raw_waitid(pid)
-    if hasattr(os, "waitid"):
+    if _os_waitid is not None:
         return _waitid(pid)
     return _wait4(pid)
 
@@ -88,7 +91,8 @@ def _raw_waitid(pid: int) -> End | None:
 
 def _waitid(pid: int) -> End | None:
     """Where the number of the system call is not known: the time from the zombie's own line, the memory unknown."""
-    found = os.waitid(os.P_PID if pid else os.P_ALL, pid, _HOW)
+    assert _os_waitid is not None
+    found = _os_waitid(_P_PID if pid else _P_ALL, pid, _HOW)
     if found is None:
         return None
     end = _end(found.si_pid, found.si_code, found.si_status)
@@ -137,8 +141,8 @@ def _size(path: str) -> int | None:
         return None
 
 
-def write_record(spool: str, record: dict[str, object]) -> bytes:
-    """Put the record in place: its text. A spool that is gone needs none. Raises OSError (ENOSPC): there is none."""
+def write_record(spool: str, record: dict[str, object]) -> None:
+    """Put the record in place. A spool that is gone needs none. Raises OSError (ENOSPC): then there is no record."""
     text = json.dumps(record).encode() + b"\n"
     fresh = spool + "/exit.new"
     try:
@@ -150,5 +154,4 @@ def write_record(spool: str, record: dict[str, object]) -> bytes:
             os.close(descriptor)
         os.rename(fresh, spool + "/exit")
     except (FileNotFoundError, NotADirectoryError):
-        pass
-    return text
+        return

@@ -15,13 +15,12 @@ import contextlib
 import errno
 import os
 import signal
-import stat
 
 from pawl.runner import kernel, launch_mark, limits
 
 _OUTPUT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-_NOT_EXECUTABLE = {errno.EACCES, errno.ENOEXEC, errno.EISDIR, errno.ELIBBAD}
+_NOT_EXECUTABLE = {errno.EACCES, errno.ENOEXEC, errno.EISDIR}
 
 
 class Refused(Exception):
@@ -101,18 +100,13 @@ def _enter(cwd: str) -> None:
 def _find(program: str, path: str) -> str:
     """The file to execute, as ``execvp`` would find it in this PATH, seen from the worker's own directory."""
     candidates = [program] if "/" in program else [f"{part or '.'}/{program}" for part in path.split(":")]
-    unusable, number = None, 0
-    for candidate in candidates if program else []:
-        try:
-            is_file = not stat.S_ISDIR(os.stat(candidate).st_mode)
-        except OSError:
-            continue
-        if is_file and os.access(candidate, os.X_OK):
+    for candidate in candidates:
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate) and program:
             return candidate
-        if unusable is None:
-            unusable, number = candidate, errno.EACCES if is_file else errno.EISDIR
-    if unusable is not None:
-        raise Refused("program_not_executable", f"cannot run {unusable}: {os.strerror(number)}", number)
+    for candidate in candidates if program else []:
+        if os.path.lexists(candidate):
+            number = errno.EISDIR if os.path.isdir(candidate) else errno.EACCES
+            raise Refused("program_not_executable", f"cannot run {candidate}: {os.strerror(number)}", number)
     where = "" if "/" in program else f" (PATH is {path})"
     reason = os.strerror(errno.ENOENT)
     raise Refused("program_not_found", f"cannot run {program}: {reason}{where}", errno.ENOENT)

@@ -109,10 +109,12 @@ class Spool:
                 os.mkdir(path, 0o700)
         if prompt is not None:
             descriptor = os.open(self.prompt, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb", buffering=0) as file:
-                view = memoryview(prompt)
-                while view:
-                    view = view[file.write(view) :]
+            try:
+                written = 0
+                while written < len(prompt):
+                    written += os.write(descriptor, memoryview(prompt)[written:])
+            finally:
+                os.close(descriptor)
 
     def remove(self) -> None:
         """Delete the directory and all in it. Harmless where it is gone already."""

@@ -45,6 +45,7 @@ async def delegate(app: App, call: Call, params: messages.Delegate) -> dict[str,
     task = (await app.delegation.delegate(request, call.caller)).task
     if not params.wait:
         return show(app, task)
+    call.changes_nothing_more()
     return show(app, await _last_attempt(app, await app.plane.wait(task)))
 
 
@@ -66,7 +67,7 @@ async def list_(app: App, call: Call, params: messages.Listing) -> list[dict[str
     }
     if params.statuses and set(params.statuses) <= {"queued", "running"}:
         rows = []
-        for status in params.statuses:
+        for status in set(params.statuses):
             rows += await app.reader.all(Q.list_live, values | {"status": status})
         rows = sorted(rows, reverse=True)[: None if params.all else params.limit]
     else:

@@ -33,6 +33,7 @@ CREATE TABLE task (
   prompt            BLOB    NOT NULL,
   cwd               TEXT,
   env               TEXT    NOT NULL DEFAULT '{}',
+  inputs            INTEGER NOT NULL DEFAULT 0,  -- how many rows of task_input it has
   owner_pid         INTEGER,
   owner_start       TEXT,
   owner_boot        TEXT,
@@ -76,7 +77,7 @@ CREATE TABLE task (
   CONSTRAINT "a paused task has no worker"
     CHECK (status <> 'paused' OR worker_pid IS NULL),
   CONSTRAINT "counts are not negative"
-    CHECK (retries_left >= 0 AND attempt >= 1 AND depth >= 0 AND timeout_ms > 0 AND truncated IN (0, 1) AND delivered IN (0, 1))
+    CHECK (inputs >= 0 AND retries_left >= 0 AND attempt >= 1 AND depth >= 0 AND timeout_ms > 0 AND truncated IN (0, 1) AND delivered IN (0, 1))
 ) STRICT;
 
 -- The queue: the next task of an agent is the first row of its part of this index.
