@@ -12,9 +12,9 @@ from pawl.control_plane.statements import Q
 
 HOT = (
     "beat", "by_id", "by_key", "by_prefix", "claim", "clean", "end_paused", "end_queued", "end_running",
-    "events_after", "events_of", "expired", "forget_promise", "inputs", "insert_event", "insert_input", "insert_label",
-    "insert_task", "intent", "last_events_of", "next_of_agent", "promise", "queued_agents", "record_worker", "retry_of", "running",
-    "settle", "take_over", "to_clean",
+    "events_after", "events_of", "expired", "forget_promise", "inputs", "insert_event", "insert_input",
+    "insert_label", "insert_task", "intent", "last_events_of", "next_of_agent", "promise", "queued_agents",
+    "record_worker", "retry_of", "running", "settle", "take_over", "to_clean",
 )  # fmt: skip
 # These read one end of an index or of the table, or a table of a few rows, or are a person's question with a limit.
 SHORT = {

@@ -196,6 +196,21 @@ def test_a_promise_kept_is_the_outcome(ledger: Ledger) -> None:
     assert events(ledger, task.id)[1:] == [("daemon", "failed", "running", "failed", "badly")]
 
 
+@pytest.mark.parametrize(("ended_before_ms", "expected_before_ms"), [(0, 0), (3, 3), (999_999, 10)])
+def test_work_that_ended_unwatched_has_the_time_of_its_end(
+    ledger: Ledger, ended_before_ms: int, expected_before_ms: int
+) -> None:
+    """The finish time is when the work ended, not when it was settled, and never before it started."""
+    task = ledger.running()
+    ledger.now_ms += 10
+    outcome = FAILED._replace(ended_at_ms=ledger.now_ms - ended_before_ms)
+    assert ledger(store.promise, task.id, HERE, outcome, OUTPUT, None, False, False)
+
+    ended = ledger(store.settle, task.id, HERE, "failed", OUTPUT).task
+
+    assert ended.finished_at_ms == ledger.now_ms - expected_before_ms
+
+
 def test_a_later_promise_takes_the_place_of_an_earlier(ledger: Ledger) -> None:
     """One promise a task: the last one made is the one that holds, in every field."""
     task = ledger.promised(COMPLETED)
@@ -204,7 +219,7 @@ def test_a_later_promise_takes_the_place_of_an_earlier(ledger: Ledger) -> None:
 
     assert not ledger(store.settle, task.id, HERE, "completed", OUTPUT).won
     (row,) = ledger.rows("SELECT * FROM settlement_intent")
-    assert row[4:-1] == (*FAILED, *OTHER_OUTPUT, *OUTPUT, 1, 1)
+    assert row[4:-1] == (*FAILED[:5], *OTHER_OUTPUT, *OUTPUT, 1, 1, None)
     assert ledger(store.settle, task.id, HERE, "failed", OTHER_OUTPUT).won
 
 
@@ -263,7 +278,7 @@ def test_an_end_by_decision(ledger: Ledger, outcome: Outcome, processes: bool) -
 
     ended = ledger.task(task.id)
     assert answer == store.Ended(True, ended)
-    assert (ended.status, ended.error_code, ended.error_message) == (outcome.status, *outcome[3:])
+    assert (ended.status, ended.error_code, ended.error_message) == (outcome.status, *outcome[3:5])
     assert (ended.finished_at_ms, ended.cleanup) == (ledger.now_ms, "pending" if processes else None)
     assert ledger.intents() == {}
     told = ("uid:1000", outcome.status, "running", outcome.status, outcome.error_message)

@@ -8,7 +8,8 @@
 - ``{"refused": {"end_running": 1}}``: so many transactions of that name are not done, and their caller is told so;
 - ``{"hold": "publish"}``: the settlement waits before that step (``promise``, ``publish``, ``apply``, ``tell``) until
   another step, or none, is named; ``run/held`` appears meanwhile;
-- ``{"blind": [4711]}``: the kernel refuses to tell about these processes.
+- ``{"blind": [4711]}``: the kernel refuses to tell about these processes;
+- ``{"deaf": true}``: what the keeper says is heard only when that is over.
 
 ``install("no_lock")`` also lets a second daemon in, for the test of two recoveries at once; ``install("blind=4711")``
 is blind from the start.
@@ -29,6 +30,7 @@ from pawl.control_plane.settlement import Settlement
 from pawl.daemon.lock import Lock
 from pawl.errors import StorageError
 from pawl.runner import kernel
+from pawl.runner.launcher import _Link
 from pawl.storage import ArtifactStore, Writer
 
 STEPS = ("promise", "publish", "apply", "tell")
@@ -43,6 +45,7 @@ class _Bends:
         self.refused: dict[str, int] = {}
         self.hold: str | None = None
         self.blind: set[int] = set()
+        self.deaf = False
 
     def read(self, *_: object) -> None:
         with open(os.path.join(self.run, "bends")) as file:
@@ -53,6 +56,7 @@ class _Bends:
         self.refused = told.get("refused", {})
         self.hold = told.get("hold")
         self.blind = set(told.get("blind", ()))
+        self.deaf = told.get("deaf", False)
         os.unlink(os.path.join(self.run, "bends"))
 
     async def held(self, step: str) -> None:
@@ -74,6 +78,7 @@ def install(what: str) -> None:
     _bend_settlement(bends)
     _bend_kernel(bends)
     _bend_failpoints(bends)
+    _bend_keeper(bends)
     names = what.split(",")
     bends.blind = {int(name.removeprefix("blind=")) for name in names if name.startswith("blind=")}
     if "no_lock" in names:
@@ -146,3 +151,15 @@ def _bend_failpoints(bends: _Bends) -> None:
         hit(name)
 
     failpoints.hit = bent
+
+
+def _bend_keeper(bends: _Bends) -> None:
+    received = _Link.data_received
+
+    def bent(self: _Link, data: bytes) -> None:
+        if bends.deaf:
+            asyncio.get_running_loop().call_later(0.01, bent, self, data)
+        else:
+            received(self, data)
+
+    _Link.data_received = bent  # type: ignore[method-assign]

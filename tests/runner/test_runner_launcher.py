@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from keeping import DEADLINE_S, Keeping, children_in_state, lives, living_with, run, until
 
+from pawl.runner import launcher
 from pawl.runner.identity import Liveness, identity_of, probe
 from pawl.runner.launcher import Keeper, KeeperLost, LaunchRefused, Limits
 from pawl.runner.spool import MarkState, Spool
@@ -610,3 +612,14 @@ def test_the_keeper_holds_nothing_of_the_daemons(keeping: Make) -> None:
                 assert int(Path(f"{own}/statm").read_text().split()[1]) * 4096 < 30_000_000
 
     run(test)
+
+
+def test_the_keeper_loads_little() -> None:
+    """It starts in a bare interpreter, within milliseconds, and nothing heavy comes in by the back door."""
+    source = os.path.join(os.path.dirname(launcher.__file__), "../..")
+    code = f"import sys; sys.path.append({source!r}); import pawl.runner.keeper; print(*sys.modules)"
+
+    loaded = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, check=True, text=True)
+
+    heavy = {"asyncio", "dataclasses", "psutil", "pydantic", "socket", "subprocess", "tempfile", "threading", "typing"}
+    assert heavy & set(loaded.stdout.split()) == set()

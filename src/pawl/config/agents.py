@@ -139,7 +139,7 @@ class PolicyConfig(Named):
     env: tuple[EnvName, ...] = DEFAULT_ENV
     """The variables of the daemon's environment that are passed on; all else is withheld."""
     workspace: Directory | None = None
-    """The directory that work starts in, ``~`` expanded; without it each task has its own."""
+    """The directory that work starts in, ``~`` expanded; without it the directory of whoever asked."""
     max_output_bytes: Annotated[int, Size()] = 64 * MIB
     """The size of one task's output at most."""
     limits: LimitsConfig = Field(default_factory=LimitsConfig)

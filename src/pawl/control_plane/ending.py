@@ -33,8 +33,8 @@ def judge(
     if fault is not None:
         return Outcome("failed", record.code, record.signal, "output_altered", fault), output
     if output.truncated:
-        total = (record.stdout_bytes or 0) + (record.stderr_bytes or 0)
-        return output_limit(max_output_bytes, total)._replace(exit_code=record.code, signal=record.signal), output
+        outcome = output_limit(max_output_bytes, f"{written(record, spool)} bytes in all")
+        return outcome._replace(exit_code=record.code, signal=record.signal), output
     if record.signal is not None:
         name = signals.Signals(record.signal).name if record.signal in set(signals.Signals) else str(record.signal)
         message = f"the program was ended by signal {record.signal} ({name})"
@@ -58,10 +58,17 @@ def so_far(record: ExitRecord | None, spool: Spool, max_output_bytes: int) -> Ou
     )
 
 
-def output_limit(max_output_bytes: int, total: int | None) -> Outcome:
-    """The outcome of a task that wrote more than it may."""
-    wrote = "" if total is None else f": {total} bytes in all"
-    message = f"it wrote more than {max_output_bytes} bytes to one stream{wrote}; the first {max_output_bytes} are kept"
+def written(record: ExitRecord | None, spool: Spool) -> int:
+    """How many bytes it wrote to both streams, whatever of them is kept."""
+    stdout = _bytes(record.stdout_bytes if record else None, spool.stdout)
+    return stdout + _bytes(record.stderr_bytes if record else None, spool.stderr)
+
+
+def output_limit(max_output_bytes: int, wrote: str) -> Outcome:
+    """The outcome of a task that wrote more than it may. ``wrote``: how much that was, in words."""
+    message = (
+        f"it wrote more than {max_output_bytes} bytes to one stream: {wrote}; the first {max_output_bytes} are kept"
+    )
     return Outcome("failed", error_code="output_limit", error_message=message)
 
 

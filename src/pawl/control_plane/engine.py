@@ -34,12 +34,13 @@ Answer = TypeVar("Answer")
 
 log = logger("control_plane")
 _MINDER_MS = 60_000
+_CANCEL_MARGIN_S = 10.0  # beyond the grace: for KILL, and for writing that nothing is left
 _CAP_CHECK_BUSY_MS = 100
 _CAP_CHECK_QUIET_MS = 500
 
 
 class ControlPlane:
-    """Start: ``recover``, ``configure``, ``serve``. Stop: ``stop_starting``, then ``close``."""
+    """Start: ``configure``, ``recover``, ``serve``. Stop: ``stop_starting``, then ``close``."""
 
     def __init__(self, *, home: Home, writer: Writer, reader: Reader, artifacts: ArtifactStore, timers: Timers) -> None:
         self.home = home
@@ -93,6 +94,7 @@ class ControlPlane:
         await self._start_keeper()
         await self.dispatcher.start()
         self._mind()
+        self._check_outputs()
 
     async def stop_starting(self) -> None:
         """Start nothing any more; what runs runs on."""
@@ -156,7 +158,8 @@ class ControlPlane:
             ended = await self.supervisor.end(live, outcome, actor)
         live = self.supervisor.live.get(task.id)
         if live is not None and ended.task.ended:
-            return ended._replace(task=await asyncio.shield(live.over))
+            # not for ever: on a full disk the clean-up is written later, and the row says "pending" until then
+            await asyncio.wait({live.over}, timeout=self.settings.kill_grace_ms / 1000 + _CANCEL_MARGIN_S)
         return ended._replace(task=await self.settlement.row(task.id))
 
     async def wait(self, task: Task) -> Task:

@@ -147,13 +147,17 @@ class NewTask(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a piece of work ended, before it is settled: the desired status and everything that goes into the row."""
+    """How a piece of work ended, before it is settled: the desired status and everything that goes into the row.
+
+    ``ended_at_ms`` (wall) is when, where that was while no daemon watched; None is now.
+    """
 
     status: str
     exit_code: int | None = None
     signal: int | None = None
     error_code: str | None = None
     error_message: str | None = None
+    ended_at_ms: int | None = None
 
 
 class Intent(NamedTuple):
@@ -174,6 +178,7 @@ class Intent(NamedTuple):
     stderr_bytes: int | None
     truncated: int
     leftovers: int
+    ended_at_ms: int | None
     created_at_ms: int
 
     @property

@@ -66,7 +66,7 @@ WHERE id = ? AND owner_pid = ? AND owner_start = ? AND owner_boot = ? AND worker
 -- the settlement intent, only while the row is running and still this owner's
 INSERT INTO settlement_intent
 SELECT t.id, t.owner_pid, t.owner_start, t.owner_boot, :status, :exit_code, :signal, :error_code, :error_message,
-  :output_sha256, :output_bytes, :stderr_sha256, :stderr_bytes, :truncated, :leftovers, :now
+  :output_sha256, :output_bytes, :stderr_sha256, :stderr_bytes, :truncated, :leftovers, :ended_at_ms, :now
 FROM task t
 WHERE t.id = :id AND t.status = 'running' AND t.owner_pid = :pid AND t.owner_start = :start AND t.owner_boot = :boot
 ON CONFLICT (task_id) DO UPDATE SET owner_pid = excluded.owner_pid, owner_start = excluded.owner_start,
@@ -74,11 +74,11 @@ ON CONFLICT (task_id) DO UPDATE SET owner_pid = excluded.owner_pid, owner_start 
   signal = excluded.signal, error_code = excluded.error_code, error_message = excluded.error_message,
   output_sha256 = excluded.output_sha256, output_bytes = excluded.output_bytes,
   stderr_sha256 = excluded.stderr_sha256, stderr_bytes = excluded.stderr_bytes, truncated = excluded.truncated,
-  leftovers = excluded.leftovers, created_at_ms = excluded.created_at_ms;
+  leftovers = excluded.leftovers, ended_at_ms = excluded.ended_at_ms, created_at_ms = excluded.created_at_ms;
 
 -- name: settle
 -- running -> completed | failed, where the owner and the intent are unchanged
-UPDATE task SET status = i.status, finished_at_ms = :now, exit_code = i.exit_code, signal = i.signal,
+UPDATE task SET status = i.status, finished_at_ms = max(coalesce(i.ended_at_ms, :now), started_at_ms), exit_code = i.exit_code, signal = i.signal,
   error_code = i.error_code, error_message = i.error_message, output_sha256 = i.output_sha256,
   output_bytes = i.output_bytes, stderr_sha256 = i.stderr_sha256, stderr_bytes = i.stderr_bytes,
   truncated = i.truncated, cleanup = CASE WHEN i.leftovers THEN 'pending' END

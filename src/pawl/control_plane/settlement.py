@@ -139,13 +139,21 @@ class Settlement:
         """The row as it is now."""
         return Task._make(await self._reader.one(Q.by_id, (task_id,)))
 
-    async def insist(self, task_id: str, step: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Do a step, again and again while the storage refuses it; a finding says so meanwhile."""
+    async def insist(
+        self, task_id: str, step: Callable[[], Awaitable[Answer]], unless: Callable[[], bool] = lambda: False
+    ) -> Answer:
+        """Do a step, again and again while the storage refuses it; a finding says so meanwhile.
+
+        Raises what no waiting mends (``retryable`` is false), and any error once ``unless`` says that it is in vain.
+        """
         delay_ms = _BACKOFF_FIRST_MS
         while True:
             try:
                 answer = await step()
             except StorageError as error:
+                if not error.retryable or unless():
+                    self.troubles.pop(task_id, None)
+                    raise
                 if task_id not in self.troubles:
                     log.warning("cannot settle yet", task=task_id, code=error.code, error=error.message)
                 self.troubles[task_id] = error.message

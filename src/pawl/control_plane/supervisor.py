@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -209,7 +210,10 @@ class Supervisor:
         """Launch the program. Returns why not; None where it runs, or where its end was decided meanwhile."""
         task = live.task
         live.max_output_bytes = plan.max_output_bytes
-        await self._settlement.insist(task.id, lambda: self._lay_out(live, plan))
+        try:
+            await self._settlement.insist(task.id, lambda: self._lay_out(live, plan), lambda: live.early is not None)
+        except StorageError as error:
+            return None if live.early is not None else Refusal(error.code, error.message)
         failpoints.hit("dispatch.after_claim")
         if live.early is not None:
             return None
@@ -261,6 +265,9 @@ class Supervisor:
         if live.early is None:
             outcome, output = ending.judge(live.record, live.spool, live.max_output_bytes, unwatched=unwatched)
             if outcome.status in ("completed", "failed"):
+                if unwatched and live.record is not None:
+                    age_ms = time.time_ns() // 1_000_000 - live.record.ended_at_ms  # the record has the machine's clock
+                    outcome = outcome._replace(ended_at_ms=self._timers.clock.wall_ms() - max(0, age_ms))
                 await self._conclude(live, outcome, output)
                 return
             await self._settlement.insist(live.task.id, lambda: self.end(live, outcome, store.DAEMON))
@@ -309,6 +316,8 @@ class Supervisor:
         output = ending.so_far(record, live.spool, live.max_output_bytes)
         stdout, stderr = await self._settlement.stage(output)
         await self._settlement.publish(stdout, stderr)
+        if output.truncated:
+            done = done._replace(report=done.report | {"written_bytes": ending.written(record, live.spool)})
         return done._replace(
             output=stdout.artifact,
             stderr=stderr and stderr.artifact,
@@ -430,10 +439,9 @@ class Supervisor:
         return busy
 
     async def _over_cap(self, live: Live) -> None:
-        await self._settlement.insist(
-            live.task.id,
-            lambda: self.end(live, ending.output_limit(live.max_output_bytes, None), store.DAEMON),
-        )
+        wrote = f"{ending.written(None, live.spool)} bytes by the time it was ended"  # the clean-up tells the whole
+        outcome = ending.output_limit(live.max_output_bytes, wrote)
+        await self._settlement.insist(live.task.id, lambda: self.end(live, outcome, store.DAEMON))
 
 
 def _failed(code: str, message: str) -> Outcome:

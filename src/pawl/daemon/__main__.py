@@ -13,6 +13,7 @@ import sys
 
 from pawl import log as logging
 from pawl.daemon.app import App
+from pawl.daemon.notify import notify
 from pawl.errors import PawlError
 from pawl.home import Home
 
@@ -42,8 +43,9 @@ async def _run(home: Home, report_fd: int | None) -> int:
         else:
             logging.logger("daemon").error("cannot start", code=error.code, error=error.message)
         return error.exit_code
+    _on_signals(app)  # first: whoever is told may send a signal at once
     _report(report_fd, {"ready": app.about()})
-    _on_signals(app)
+    notify("READY=1")
     await app.stopped.wait()
     return 0
 

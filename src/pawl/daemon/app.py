@@ -1,6 +1,6 @@
 """The daemon put together: the only place that knows every room.
 
-Start: lock, open and check the database, migrate, recover, configuration, socket, engines, ready.
+Start: lock, open and check the database, migrate, configuration, recover, socket, engines, ready.
 Stop: no new work, wait for what runs as long as the grace allows, leave the rest to the next daemon (or end it),
 close the socket, write what is waiting, unlock.
 """
@@ -60,9 +60,10 @@ class App:
         self._lock.take(own_identity())
         try:
             await self._open()
-            await self.plane.recover()
-            self.config = load(self.home.config)
-            self._configure()
+            refused = self._read_config()
+            await self.plane.recover()  # whatever the configuration is like: the rows are made true
+            if refused is not None:
+                raise refused
             await self._listen()
             await self.plane.serve()
             await self._record("started", {"version": __version__, "recovery": self.plane.recovery.report})
@@ -72,7 +73,6 @@ class App:
         log.info("ready", pid=os.getpid(), home=self.home.path, recovery=self.plane.recovery.report)
         if self._lock.stale:
             log.warning("took over a stale lock file", said=self._lock.stale)
-        notify("READY=1")
 
     async def _open(self) -> None:
         """Open the database and what stands on it."""
@@ -99,6 +99,15 @@ class App:
         self.delegation = Delegation(self.plane, lambda: self.config)
         self.callers = Callers(self.plane)
         self.started_at_ms = self.clock.wall_ms()
+
+    def _read_config(self) -> InvalidConfig | None:
+        """Read the configuration; what is wrong with it, if anything. Recovery needs it: caps, grace and the like."""
+        try:
+            self.config = load(self.home.config)
+        except InvalidConfig as error:
+            return error
+        self._configure()
+        return None
 
     async def _listen(self) -> None:
         hello = {"daemon": __version__, "pid": os.getpid(), "home": self.home.path}
@@ -135,6 +144,12 @@ class App:
         """Raises ``daemon_stopping`` where no new work is taken any more."""
         if self._stopping is not None:
             raise Stopping("cannot take new work: the daemon is stopping")
+
+    def patience_s(self, *, cancel: bool) -> float:
+        """How long a stop may take at most, in seconds."""
+        daemon = self.config.daemon
+        ending_ms = daemon.kill_grace_ms if cancel else 0
+        return (daemon.shutdown_grace_ms + ending_ms) / 1000 + (_CANCEL_MARGIN_S if cancel else 0)
 
     def about(self) -> dict[str, Any]:
         """What ``status`` says of the daemon."""

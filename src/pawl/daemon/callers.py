@@ -8,13 +8,17 @@ than it could do before. Everything else of the same user is the operator.
 from __future__ import annotations
 
 import json
+import os
 
 from pawl.control_plane.engine import ControlPlane
 from pawl.control_plane.model import Task
 from pawl.engines.delegation.model import Caller
+from pawl.errors import PeerRefused
 from pawl.ipc.peer import Peer
+from pawl.log import logger
 from pawl.runner.lineage import environment_of, lineage
 
+log = logger("callers")
 OPERATOR = "operator"
 
 
@@ -25,7 +29,11 @@ class Callers:
         self._plane = plane
 
     def caller(self, peer: Peer) -> Caller:
-        """The caller behind a peer. Reads ``/proc`` only while some task has a worker."""
+        """The caller behind a peer, asked when it connects.
+
+        Raises ``peer_refused`` for a process that descends from this daemon and belongs to no task that it knows: a
+        program of ours that left its session, its parents and its environment must not be the operator by that.
+        """
         task = self._task_of(peer.pid)
         if task is None:
             return Caller(peer.principal, OPERATOR, (), 0, None)
@@ -35,14 +43,19 @@ class Callers:
         return Caller(f"task:{task.id}", task.agent, chain, task.depth + 1, task.id)
 
     def _task_of(self, pid: int) -> Task | None:
-        workers = {live.worker.pid: live.task for live in self._plane.supervisor.live.values() if live.worker}
-        if not workers or pid <= 0:
+        live = self._plane.supervisor.live.values()
+        if pid <= 0:
             return None
+        workers = {each.worker.pid: each.task for each in live if each.worker}
         session, ancestors = lineage(pid)
         for member in (session, pid, *ancestors):
             if member in workers:
                 return workers[member]
-        return self._by_environment(pid)
+        task = self._by_environment(pid) if live else None  # also of a worker whose start we have not heard of yet
+        if task is None and os.getpid() in ancestors:
+            log.warning("refused a program of ours that belongs to no task", pid=pid, code=PeerRefused.code)
+            raise PeerRefused(f"cannot tell which task process {pid} belongs to", pid=pid)
+        return task
 
     def _by_environment(self, pid: int) -> Task | None:
         found = environment_of(pid)

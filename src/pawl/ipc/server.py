@@ -189,6 +189,8 @@ class Connection(asyncio.Protocol):
         else:
             try:
                 self._caller = self._server.identify(peer)
+            except PawlError as error:
+                self.refuse(error)
             except Exception as error:  # a bug; a connection whose caller is not known may do nothing
                 log.error("cannot tell who is calling", exc_info=error)
                 self.refuse(InternalError(f"a bug in the daemon: {error!r}; see its log"))

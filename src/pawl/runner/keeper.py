@@ -34,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_ORDERS_A_TURN = 8  # so that a flood of orders keeps neither answers nor ended workers waiting
+_ORDERS_A_TURN = 2  # so that a flood of orders keeps neither answers nor ended workers waiting
 _ENDS_A_TURN = 256
 _READ_BYTES = 262_144
 _RETRY_MS = 500

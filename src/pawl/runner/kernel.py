@@ -6,6 +6,7 @@ imported where there is no ``/proc``, and nowhere else.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 
@@ -119,12 +120,12 @@ def _read_boot_id(proc: str) -> str:
 
 def own_children() -> list[int] | None:
     """The children of this process, zombies among them; None where the kernel does not list them."""
-    children: list[int] = []
-    try:
-        for thread in os.listdir(f"{PROC}/self/task"):
-            children += map(int, read_file(f"{PROC}/self/task/{thread}/children").split())
-    except (OSError, ValueError):
+    if not os.path.exists("/proc/thread-self/children"):
         return None
+    children: list[int] = []
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread ended this moment
+            children += map(int, read_file(f"/proc/self/task/{thread}/children").split())
     return children
 
 

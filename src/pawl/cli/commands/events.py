@@ -73,7 +73,10 @@ def _change(event: dict[str, Any]) -> str | None:
 
 
 def _follow(call: Call, after: int | None, limit: int | None, task: str | None) -> int:
-    """The last few and new ones for ever, or ``limit`` of them; behind the last one that was shown when the daemon comes back."""
+    """The last few and new ones for ever, or ``limit`` of them.
+
+    When the daemon went and came back, it goes on behind the last one that was shown.
+    """
     seen = {"after": after, "left": limit}
 
     def show(client: Client) -> int:

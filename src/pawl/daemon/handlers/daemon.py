@@ -31,7 +31,7 @@ async def stop(app: App, call: Call, params: messages.Stop) -> dict[str, Any]:
     return {
         "pid": app.plane.owner.pid,
         "running": sorted(app.plane.supervisor.live),
-        "grace_s": app.config.daemon.shutdown_grace_ms / 1000,
+        "grace_s": app.patience_s(cancel=params.cancel),
     }
 
 

@@ -162,6 +162,7 @@ CREATE TABLE settlement_intent (
   stderr_bytes  INTEGER,
   truncated     INTEGER NOT NULL DEFAULT 0,
   leftovers     INTEGER NOT NULL DEFAULT 0,
+  ended_at_ms   INTEGER,               -- when the work ended, where that was long before this was written
   created_at_ms INTEGER NOT NULL,
   CONSTRAINT "what is promised is an outcome of the work" CHECK (status IN ('completed', 'failed'))
 ) STRICT, WITHOUT ROWID;
