@@ -16,8 +16,8 @@ import pytest
 from cli_runs import Ran
 from fake_daemon import FakeDaemon, always, overview
 
-from pawl.cli import checks
 from pawl.home import Home
+from pawl.storage.database import migrate
 
 Start = Callable[..., FakeDaemon]
 Pawl = Callable[..., Ran]
@@ -46,7 +46,7 @@ def made(home: Home) -> Home:
     home.prepare()
     connection = sqlite3.connect(home.database)
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA user_version = 3")
+    migrate(connection)
     connection.execute("CREATE TABLE t (a)")
     connection.executemany("INSERT INTO t VALUES (?)", [("x" * 500,)] * 200)
     connection.commit()
@@ -194,9 +194,24 @@ def test_a_check_that_fails_itself_hides_no_other(made: Home, codes: Codes, monk
     assert "database" in found
 
 
-def test_rows_are_not_judged_yet() -> None:
-    """The place for checks of rows is there and finds nothing."""
-    assert list(checks.rows(Home("/nowhere"), sqlite3.connect(":memory:"))) == []
+def test_rows_that_are_not_true_are_found(made: Home, codes: Codes) -> None:
+    """A promise beside an ended task, processes not proven ended and an output that is gone are each reported."""
+    connection = sqlite3.connect(made.database)
+    columns = "id, kind, agent, status, created_at_ms, finished_at_ms, timeout_ms, creator, prompt, cleanup"
+    outputs = "output_sha256, output_bytes"
+    values = "'t', 'delegate', 'echo', 'completed', 1, 1, 1, 'operator', x'00', 'pending', printf('%064d', 0), 5"
+    connection.execute(f"INSERT INTO task ({columns}, {outputs}) VALUES ({values})")
+    promised = "task_id, owner_pid, owner_start, owner_boot, status, output_sha256, output_bytes, created_at_ms"
+    connection.execute(
+        f"INSERT INTO settlement_intent ({promised}) VALUES ('t', 1, 's', 'b', 'completed', printf('%064d', 0), 5, 1)"
+    )
+    connection.commit()
+    connection.close()
+
+    found = codes()
+
+    wanted = {"intents_stale": "warning", "cleanup_pending": "warning", "output_altered": "error"}
+    assert {code: found[code] for code in wanted} == wanted
 
 
 def test_a_complaint_of_the_quick_check_alone_is_no_damage(made: Home, codes: Codes) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from harness.daemon import Daemon
 from harness.fixtures import daemon, home, ran, small_disk, stranger
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from harness import rows
-from harness.daemon import Daemon, NotStarted, until
-from harness.fixtures import Ran
-
+from harness.daemon import Daemon, until
+from harness.fixtures import Ran, gate
 from pawl.control_plane.model import Task
 
 QUICK = """
@@ -36,7 +35,7 @@ class Work(NamedTuple):
 
 ECHO = Work("echo", "hello\n", b"hello\n")
 PROGRAM = Work("sh", 'echo ran >> "$OUT"; echo hello', b"hello\n")
-SLOW = Work("sh", 'echo ran >> "$OUT"; echo hello; sleep 0.4; echo there', b"hello\nthere\n")
+SLOW = Work("sh", f'echo ran >> "$OUT"; echo hello; {gate()}; echo there', b"hello\nthere\n")
 SLEEP = Work("sh", 'echo ran >> "$OUT"; echo hello; exec sleep 600', b"hello\n")
 FAILING = Work("sh", 'echo ran >> "$OUT"; echo hello; exit 3', b"hello\n")
 
@@ -60,10 +59,7 @@ def crash(daemon: Daemon, point: str, work: Work, ran: Ran, **params: Any) -> Ta
 
 def die(daemon: Daemon, point: str, pass_: int) -> None:
     """Start a daemon that dies of SIGKILL at the given pass of a failpoint of its own start."""
-    try:
-        daemon.start(f"{point}=kill@{pass_}")
-    except NotStarted as died:
-        assert died.code == "died"
+    daemon.begin(f"{point}=kill@{pass_}")
     assert daemon.died() == -9, f"the daemon never came to {point}"
 
 

@@ -54,22 +54,34 @@ worker is gone too and left no evidence, or where an outside signal ended it whi
 from __future__ import annotations
 
 import os
-import re
 import signal
-import sqlite3
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from crashing import ECHO, FAILING, PROGRAM, QUICK, SLEEP, SLOW, Work, crash, die, ended, recovered, submit, unowned, worker_of
+from crashing import (
+    ECHO,
+    FAILING,
+    PROGRAM,
+    QUICK,
+    SLEEP,
+    SLOW,
+    Work,
+    crash,
+    die,
+    ended,
+    recovered,
+    submit,
+    unowned,
+    worker_of,
+)
+
 from harness import rows
 from harness.client import Refused
 from harness.daemon import Daemon, NotStarted, until
-from harness.fixtures import Ran, Stranger
+from harness.fixtures import Ran, Stranger, gate
 from harness.invariants import processes_of
-
 from pawl import failpoints
 from pawl.runner.identity import ProcessIdentity
 
@@ -129,9 +141,7 @@ def test_line_01_inside_the_transaction_of_the_row_nothing_exists(daemon: Daemon
 
 @BOTH
 @at("writer.after_commit", "delegate.after_commit")
-def test_line_02_the_caller_of_a_committed_row_hears_nothing(
-    daemon: Daemon, ran: Ran, work: Work, point: str
-) -> None:
+def test_line_02_the_caller_of_a_committed_row_hears_nothing(daemon: Daemon, ran: Ran, work: Work, point: str) -> None:
     """The row is there and nothing ran; asking again with the same key brings that row back and starts nothing."""
     daemon.start(bent="")
     daemon.bend(failpoints=f"{point}=kill")
@@ -196,9 +206,14 @@ def test_line_03_after_the_spawn_the_work_is_known(daemon: Daemon, ran: Ran, poi
     """The process exists, whether the row knows it or not: its mark names it, and it is seen to its end, run once."""
     left = crash(daemon, point, work, ran)
     assert left is not None
+    if work is PROGRAM:
+        until((daemon.spool(left.id) / "exit").exists, "it never ended")
 
-    task = recovered(daemon, left.id)
+    ready = daemon.start()
+    ran.go()
+    task = ended(daemon, left.id)
 
+    assert ready["recovery"]["finished" if work is PROGRAM else "adopted"] == 1
     assert task.status == "completed"
     assert daemon.result(task.id) == work.output
     assert ran.lines == ["ran"]
@@ -228,6 +243,7 @@ def test_line_05_while_running_the_worker_lives_on(daemon: Daemon, ran: Ran) -> 
     daemon.kill()
 
     ready = daemon.start()
+    ran.go()
     task = ended(daemon, task_id)
 
     assert ready["recovery"]["adopted"] == 1
@@ -239,17 +255,22 @@ def test_line_05_while_running_the_worker_lives_on(daemon: Daemon, ran: Ran) -> 
 
 @pytest.mark.parametrize(
     ("prompt", "status", "code"),
-    [("echo hello", "completed", 0), ("echo hello; exit 3", "failed", 3), ("echo hello; kill -SEGV $$", "failed", None)],
+    [
+        ("echo hello", "completed", 0),
+        ("echo hello; exit 3", "failed", 3),
+        ("echo hello; kill -SEGV $$", "failed", None),
+    ],
     ids=["well", "badly", "of a fault of its own"],
 )
 def test_line_05_ended_by_itself_while_no_daemon_watched(
-    daemon: Daemon, prompt: str, status: str, code: int | None
+    daemon: Daemon, ran: Ran, prompt: str, status: str, code: int | None
 ) -> None:
     """The exit record tells how it ended, as if a daemon had watched."""
     daemon.start()
-    task_id = daemon.delegate("sh", f"sleep 0.2; {prompt}")["id"]
-    until(lambda: processes_of(daemon.home), "it never ran")
+    task_id = daemon.delegate("sh", f"{gate()}; {prompt}", env=ran.env)["id"]
+    worker_of(daemon, task_id)
     daemon.kill()
+    ran.go()
     until(lambda: not processes_of(daemon.home), "it never ended")
 
     task = recovered(daemon, task_id)
@@ -294,7 +315,7 @@ def test_line_05_daemon_keeper_and_worker_gone(daemon: Daemon, ran: Ran) -> None
 
 
 def test_line_05_daemon_and_keeper_gone_worker_lives(daemon: Daemon, ran: Ran) -> None:
-    """An orphan that nobody of ours will ever collect runs on, owned; how it ends nobody can know, so it is no success."""
+    """An orphan that nobody of ours will collect runs on, owned; how it ends nobody can know, so it is no success."""
     daemon.start()
     task_id = daemon.delegate("sh", SLOW.prompt, env=ran.env)["id"]
     until(lambda: ran.lines, "it never ran")
@@ -304,6 +325,7 @@ def test_line_05_daemon_and_keeper_gone_worker_lives(daemon: Daemon, ran: Ran) -
 
     daemon.start()
     assert daemon.get(task_id)["status"] == "running"
+    ran.go()
     task = ended(daemon, task_id)
 
     assert (task.status, task.error_code) == ("failed", "exit_unknown")
@@ -344,6 +366,7 @@ def test_line_07_a_shutdown_leaves_the_work_to_the_next_daemon(daemon: Daemon, r
 
     daemon.stop()
     left = rows.query(daemon.home, "SELECT details FROM event WHERE event = 'stopped'")
+    ran.go()
     task = recovered(daemon, task_id)
 
     assert left == [(f'{{"left_running":["{task_id}"]}}',)]
@@ -353,7 +376,7 @@ def test_line_07_a_shutdown_leaves_the_work_to_the_next_daemon(daemon: Daemon, r
 
 
 def test_line_07_a_shutdown_with_cancel_ends_the_work(daemon: Daemon, ran: Ran) -> None:
-    """``stop --cancel``: the row is terminal and no process is left when the daemon is gone, and nothing changes then."""
+    """``stop --cancel``: the row is terminal and no process is left when the daemon is gone; nothing changes then."""
     daemon.start()
     task_id = daemon.delegate("sh", SLEEP.prompt, env=ran.env)["id"]
     until(lambda: ran.lines, "it never ran")
@@ -715,9 +738,7 @@ def test_line_20_the_driver_dies_after_the_row_is_settled(daemon: Daemon, ran: R
 
 @BOTH
 @pytest.mark.parametrize("step", ["promise", "publish", "apply"])
-def test_line_21_22_23_a_cancel_wins_before_the_row_is_settled(
-    daemon: Daemon, ran: Ran, work: Work, step: str
-) -> None:
+def test_line_21_22_23_a_cancel_wins_before_the_row_is_settled(daemon: Daemon, ran: Ran, work: Work, step: str) -> None:
     """Whether nothing, the promise, or the bytes too were there: cancelled is final, and the promise goes with it."""
     daemon.start(bent="")
     daemon.bend(hold=step)
@@ -769,6 +790,7 @@ def test_line_25_a_store_error_cancels_nothing(daemon: Daemon, ran: Ran) -> None
     with pytest.raises(Refused) as refused:
         daemon.cancel(task_id)
 
+    ran.go()
     assert refused.value.code == "storage_error"
     assert ended(daemon, task_id).status == "completed"
     assert daemon.result(task_id) == SLOW.output
@@ -885,9 +907,7 @@ _BAD_INTENTS = {
 
 @BOTH
 @pytest.mark.parametrize("fault", _BAD_INTENTS)
-def test_line_28_a_malformed_promise_fails_its_own_task_only(
-    daemon: Daemon, ran: Ran, work: Work, fault: str
-) -> None:
+def test_line_28_a_malformed_promise_fails_its_own_task_only(daemon: Daemon, ran: Ran, work: Work, fault: str) -> None:
     """One promise is bad, the other is good: the first fails, the pass goes on, the second completes."""
     daemon.start(bent="")
     daemon.bend(hold="apply")
@@ -1045,9 +1065,7 @@ def test_line_31_an_ambiguous_owner_keeps_its_row(
     assert ended(daemon, left.id).status == "completed"
 
 
-def test_line_32_a_refused_probe_keeps_the_row(
-    daemon: Daemon, ran: Ran, stranger: Callable[[], Stranger]
-) -> None:
+def test_line_32_a_refused_probe_keeps_the_row(daemon: Daemon, ran: Ran, stranger: Callable[[], Stranger]) -> None:
     """The kernel does not tell whether the owner lives: kept, and the log says why; once it tells, it is taken up."""
     daemon.configure(QUICK)
     left = crash(daemon, "settle.after_publish", PROGRAM, ran)
@@ -1091,7 +1109,7 @@ def test_line_34_two_recoveries_at_once(daemon: Daemon, ran: Ran) -> None:
     """Two daemons recover one home in the same moment: each row is taken by one of them, and ends once."""
     daemon.configure(QUICK)
     daemon.start(bent="")
-    alive = [daemon.delegate("sh", f"{SLOW.prompt}; echo {n}", env=ran.env)["id"] for n in range(4)]
+    alive = [daemon.delegate("sh", SLOW.prompt, env=ran.env)["id"] for _ in range(4)]
     until(lambda: len(ran.lines) == 4, "not all ran")
     daemon.bend(hold="apply")
     done = [answer["id"] for _ in range(4) for work in (ECHO, PROGRAM) if (answer := submit(daemon, work, ran))]
@@ -1104,6 +1122,7 @@ def test_line_34_two_recoveries_at_once(daemon: Daemon, ran: Ran) -> None:
     other.begin(bent="no_lock")
     daemon.ready()
     other.ready()
+    ran.go()
     until(lambda: all(task.ended and task.cleanup != "pending" for task in rows.tasks(daemon.home)), "not all end")
 
     assert {rows.task(daemon.home, each).status for each in [*alive, *done]} == {"completed"}
@@ -1181,6 +1200,7 @@ def test_line_36_death_at_the_heartbeat(daemon: Daemon, ran: Ran) -> None:
     task_id = daemon.delegate("sh", SLOW.prompt, env=ran.env)["id"]
     assert daemon.died() == -9
 
+    ran.go()
     assert recovered(daemon, task_id).status == "completed"
     assert daemon.result(task_id) == SLOW.output
 
@@ -1269,7 +1289,12 @@ _GIVE = "UPDATE task SET owner_pid = ?, owner_start = ?, owner_boot = ? WHERE id
 def _give_to(daemon: Daemon, task_id: str, owner: ProcessIdentity) -> None:
     """Let a row and its promise say that this process is their owner."""
     rows.edit(daemon.home, _GIVE, *owner, task_id)
-    rows.edit(daemon.home, _GIVE.replace("task SET", "settlement_intent SET").replace("WHERE id", "WHERE task_id"), *owner, task_id)
+    rows.edit(
+        daemon.home,
+        _GIVE.replace("task SET", "settlement_intent SET").replace("WHERE id", "WHERE task_id"),
+        *owner,
+        task_id,
+    )
 
 
 def _finding(daemon: Daemon, code: str) -> list[dict[str, Any]]:

@@ -8,14 +8,14 @@ import time
 
 import pytest
 from crashing import QUICK, worker_of
+
 from harness import rows
 from harness.daemon import Daemon, until
-from harness.fixtures import Ran
-from harness.invariants import processes_of
+from harness.fixtures import Ran, gate
 
 
 def test_a_long_run_through_three_kills(daemon: Daemon) -> None:
-    """A program runs for fifteen seconds while its daemon is killed and started three times: it is one run, it completes,
+    """A program runs for fifteen seconds while its daemon is killed and started three times: one run, it completes,
     and no line of its output is missing, doubled or out of order."""
     daemon.start()
     lines = "for n in $(seq 150); do echo line $n; echo err $n >&2; sleep 0.1; done"
@@ -45,18 +45,21 @@ def test_slots_are_counted_right_after_recovery(daemon: Daemon, ran: Ran) -> Non
     that is queued gets its turn."""
     daemon.configure(QUICK.replace("max_concurrent = 32", "max_concurrent = 6"))
     daemon.start()
-    alive = [daemon.delegate("sh", "sleep 1.5")["id"] for _ in range(2)]
-    ended = [daemon.delegate("sh", "sleep 0.3")["id"] for _ in range(2)]
+    alive = [daemon.delegate("sh", gate("later"), env=ran.env)["id"] for _ in range(2)]
+    ended = [daemon.delegate("sh", gate("now"), env=ran.env)["id"] for _ in range(2)]
     dead = [daemon.delegate("sh", "exec sleep 600")["id"] for _ in range(2)]
     workers = {task_id: worker_of(daemon, task_id) for task_id in (*alive, *ended, *dead)}
     queued = [daemon.delegate("sh", _ALONE, env=ran.env)["id"] for _ in range(4)]
     daemon.kill()
+    ran.go("now")
     for task_id in dead:
         os.kill(workers[task_id], signal.SIGKILL)
-    until(lambda: len(processes_of(daemon.home)) <= 2 * len(alive), "not all ended")
+    until(lambda: all((daemon.spool(each) / "exit").exists() for each in (*ended, *dead)), "not all ended")
     daemon.configure(QUICK.replace("max_concurrent = 32", "max_concurrent = 1"))
 
     daemon.start()
+    assert daemon.wait(*ended, *dead)
+    ran.go("later")
     tasks = daemon.wait(*alive, *ended, *dead, *queued)
 
     assert [task["status"] for task in tasks] == ["completed"] * 4 + ["lost"] * 2 + ["completed"] * 4
@@ -112,7 +115,7 @@ def test_recovery_of_many_rows_is_done_once_each(daemon: Daemon, ran: Ran) -> No
     daemon.start(bent="")
     done = [daemon.delegate("sh", 'echo ran >> "$OUT"; echo hello', env=ran.env)["id"] for _ in range(30)]
     daemon.wait(*done)
-    slow = [daemon.delegate("sh", 'echo ran >> "$OUT"; sleep 1; echo hello', env=ran.env)["id"] for _ in range(20)]
+    slow = [daemon.delegate("sh", f'echo ran >> "$OUT"; {gate()}; echo hello', env=ran.env)["id"] for _ in range(20)]
     for task_id in slow:
         worker_of(daemon, task_id)
     daemon.bend(hold="apply")
@@ -123,6 +126,7 @@ def test_recovery_of_many_rows_is_done_once_each(daemon: Daemon, ran: Ran) -> No
     daemon.kill()
 
     daemon.start()
+    ran.go()
     daemon.wait(*done, *slow, *promised, *lost)
     before = rows.tasks(daemon.home)
     daemon.kill()

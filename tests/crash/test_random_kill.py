@@ -18,7 +18,6 @@ from harness import rows
 from harness.client import Connection, Refused
 from harness.daemon import Daemon
 from harness.invariants import processes_of
-
 from pawl.control_plane.model import Task
 
 _ROUNDS = int(os.environ.get("PAWL_KILL_ROUNDS", "12"))

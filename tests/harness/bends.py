@@ -29,6 +29,7 @@ from pawl import failpoints
 from pawl.control_plane.settlement import Settlement
 from pawl.daemon.lock import Lock
 from pawl.errors import StorageError
+from pawl.home import Home
 from pawl.runner import kernel
 from pawl.runner.launcher import _Link
 from pawl.storage import ArtifactStore, Writer
@@ -84,6 +85,8 @@ def install(what: str) -> None:
     if "no_lock" in names:
         Lock.take = lambda self, owner: None  # type: ignore[method-assign]
         ArtifactStore.sweep = lambda self: 0  # type: ignore[method-assign]
+        socket = os.path.join(home, "run", f"{os.getpid()}.sock")
+        Home.socket = property(lambda self: socket)  # type: ignore[method-assign, assignment]
 
 
 def _bend_writer(bends: _Bends) -> None:
@@ -99,7 +102,9 @@ def _bend_writer(bends: _Bends) -> None:
         inner = submit(self, function, *arguments)
         if bends.unheard.get(name, 0) > 0:
             bends.unheard[name] -= 1
-            inner.add_done_callback(lambda _: outer.set_exception(StorageError(f"bent: {name} was done, and not heard")))
+            inner.add_done_callback(
+                lambda _: outer.set_exception(StorageError(f"bent: {name} was done, and not heard"))
+            )
             return outer
         return inner
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
 from harness import nursery
 from harness.client import Connection
 from harness.invariants import broken, processes_of
-
 from pawl.home import Home
 from pawl.runner.identity import Liveness, ProcessIdentity, identity_of, probe
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness.daemon import Daemon
 
+from harness.daemon import Daemon
 from pawl.home import Home
 from pawl.runner.identity import ProcessIdentity, identity_of
 
@@ -38,8 +38,13 @@ def ran(tmp_path: Path) -> Ran:
     return Ran(tmp_path / "out")
 
 
+def gate(name: str = "go") -> str:
+    """Shell words that wait until the test says ``ran.go(name)``, so that nothing depends on how quick a machine is."""
+    return f'until [ -e "$OUT.{name}" ]; do sleep 0.02; done'
+
+
 class Ran:
-    """The file that programs under test write a line to when they start."""
+    """The file that programs under test write a line to when they start, and the gates that they wait at."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,6 +52,10 @@ class Ran:
     @property
     def env(self) -> dict[str, str]:
         return {"OUT": str(self.path)}
+
+    def go(self, name: str = "go") -> None:
+        """Open a gate."""
+        Path(f"{self.path}.{name}").touch()
 
     @property
     def lines(self) -> list[str]:

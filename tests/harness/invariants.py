@@ -87,7 +87,8 @@ def _task(home: Home, task: Task, running_allowed: bool) -> list[str]:
 
 def _intents(connection: sqlite3.Connection) -> list[str]:
     rows = connection.execute(
-        "SELECT i.task_id, t.status FROM settlement_intent i JOIN task t ON t.id = i.task_id WHERE t.status <> 'running'"
+        "SELECT i.task_id, t.status FROM settlement_intent i JOIN task t ON t.id = i.task_id "
+        "WHERE t.status <> 'running'"
     )
     return [f"an intent stands beside {task_id}, which is {status}" for task_id, status in rows]
 
@@ -103,10 +104,9 @@ def _counts(connection: sqlite3.Connection, tasks: list[Task]) -> list[str]:
 def _audit(connection: sqlite3.Connection, tasks: list[Task]) -> list[str]:
     """The chain is whole; each task's changes follow the table, end once, and end where its row is."""
     found = []
-    before, at = "0" * 64, 0
+    before = "0" * 64
     status: dict[str, str] = {}
-    for row in connection.execute("SELECT * FROM event ORDER BY seq"):
-        at += 1
+    for at, row in enumerate(connection.execute("SELECT * FROM event ORDER BY seq"), 1):
         if row[0] != at or row[-1] != entry_hash(before, row[:-1]):
             return [f"the audit log breaks at {at}"]
         before = row[-1]
@@ -127,7 +127,10 @@ def _retries(tasks: list[Task]) -> list[str]:
     return [
         f"{task.id} is {task.status}, has {task.retries_left} retries left and is not tried again"
         for task in tasks
-        if task.status in RETRIED and task.retries_left and task.started_at_ms and task.cleanup != "pending"
+        if task.status in RETRIED
+        and task.retries_left
+        and task.started_at_ms
+        and task.cleanup != "pending"
         and task.id not in retried
     ]
 
@@ -156,7 +159,9 @@ def _modes(home: Home) -> list[str]:
     """Private to the owner, whatever created it."""
     wanted = {home.path: 0o700, home.database: 0o600}
     wanted |= {str(path): 0o600 for path in Path(home.artifacts).iterdir()}
-    return [f"{path} has mode {mode:o}" for path in wanted if (mode := stat.S_IMODE(os.stat(path).st_mode)) != wanted[path]]
+    return [
+        f"{path} has mode {mode:o}" for path in wanted if (mode := stat.S_IMODE(os.stat(path).st_mode)) != wanted[path]
+    ]
 
 
 def _processes(home: Home, alive: set[str]) -> list[str]:

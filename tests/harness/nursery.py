@@ -62,7 +62,9 @@ class _Nursery:
 
     def __init__(self) -> None:
         self._link, theirs = socket.socketpair()
-        self._process = subprocess.Popen([sys.executable, "-P", __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        )
         theirs.close()
         self._answers = self._link.makefile("rb")
 

@@ -30,7 +30,9 @@ def intents(home: Home) -> list[Intent]:
 def ends_of(home: Home, task_id: str) -> list[str]:
     """Every status that ever ended this task, by the audit log: more than one is a lie."""
     ending = "('completed', 'failed', 'cancelled', 'timed_out', 'lost')"
-    rows = query(home, f"SELECT to_status FROM event WHERE subject_id = ? AND to_status IN {ending} ORDER BY seq", task_id)
+    rows = query(
+        home, f"SELECT to_status FROM event WHERE subject_id = ? AND to_status IN {ending} ORDER BY seq", task_id
+    )
     return [row[0] for row in rows]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from keeping import Keeping
+from keeping import Keeping, below, end_by_identity
 
 
 @pytest.fixture
@@ -41,6 +41,7 @@ def process() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
     yield start
     for child in started:
+        end_by_identity(below(child.pid))
         child.kill()
         child.wait()
         for stream in (child.stdin, child.stdout, child.stderr):

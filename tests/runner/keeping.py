@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from pawl.ids import new_id
-from pawl.runner.identity import ProcessIdentity
+from pawl.runner.identity import ProcessIdentity, identity_of
 from pawl.runner.launcher import Keeper, LaunchOrder, Limits
 from pawl.runner.spool import ExitRecord, Spool
 from pawl.runner.tree import members
@@ -118,6 +118,18 @@ def end_by_identity(processes: list[ProcessIdentity]) -> None:
             os.kill(process.pid, signal.SIGKILL)
 
 
+def below(pid: int) -> list[ProcessIdentity]:
+    """The living descendants of a process."""
+    found: list[ProcessIdentity] = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{int(name)}/stat", "rb") as file:
+            parent = int(file.read().rsplit(b")", 1)[1].split()[1])
+            child = identity_of(int(name)) if parent == pid else None
+            if child is not None:
+                found += [child, *below(child.pid)]
+    return found
+
+
 def lives(pid: int) -> bool:
     """Whether a process runs: a zombie does not."""
     try:
@@ -151,3 +163,8 @@ def children_in_state(pid: int, state: str) -> list[int]:
 def await_zombie(pid: int) -> None:
     """Wait until a child of ours has ended, and leave it unreaped."""
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def waiting_for(path: object, then: str) -> list[str]:
+    """A worker that goes on when this file is there."""
+    return ["sh", "-c", f"while [ ! -e {path} ]; do sleep 0.02; done; {then}"]

@@ -15,7 +15,8 @@ import pytest
 from keeping import await_zombie, lives, until
 
 from pawl.runner import kernel, reap, spawn
-from pawl.runner.identity import identity_of
+from pawl.runner.identity import identity_of, own_identity
+from pawl.runner.spool import MarkState, Spool
 from pawl.runner.tree import Ended, end_tree, members
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -81,6 +82,29 @@ def test_a_spawn_by_popen_gives_the_worker_the_same(tmp_path: Path) -> None:
     assert shown[1] == [True, 4, {"LC_ALL": "C.UTF-8", "A": "b"}, True]
     del shown[0][1]  # the test runner, unlike a keeper, has descriptors that are inherited
     assert shown[0] == [True, {"LC_ALL": "C.UTF-8", "A": "b"}, True]
+
+
+def test_a_worker_whose_start_cannot_be_read_is_not_called_refused(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs: the launch is reported, with an identity that proves nothing."""
+
+    def fails(pid: int) -> str:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(kernel, "start_of", fails)
+    spool = Spool(f"{root}/task-1")
+    spool.create()
+    order = {"task": "task-1", "argv": ["true"], "env": {}, "cwd": "/", "spool": spool.path}
+    keeper = own_identity()
+    cwd = os.getcwd()
+
+    try:
+        pid, start, _ = spawn.spawn(spawn.Order({**order, "stdin": None, "limits": None}), keeper)
+    finally:
+        os.chdir(cwd)
+
+    assert os.waitpid(pid, 0)[1] == 0
+    assert start == ""
+    assert spool.worker() == (MarkState.CLAIMED, None, keeper)
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
-"""The keeper as a process of its own: it outlives its daemon, and its loss is survived."""
+"""The keeper as a process of its own: it outlives its daemon, and no single task disturbs it."""
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
 import random
@@ -15,13 +14,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from keeping import DEADLINE_S, Keeping, await_zombie, children_in_state, end_by_identity, lives, run, until
+from keeping import (
+    DEADLINE_S,
+    Keeping,
+    end_by_identity,
+    lives,
+    run,
+    until,
+    waiting_for,
+)
 
 from pawl.ids import new_id
-from pawl.runner import exits, launcher, tree
+from pawl.runner import launcher, tree
 from pawl.runner.exits import Exits
 from pawl.runner.identity import Liveness, ProcessIdentity, probe
-from pawl.runner.launcher import KeeperLost, LaunchRefused
+from pawl.runner.launcher import LaunchRefused
 from pawl.runner.spool import MarkState, Spool
 
 Make = Callable[[], Keeping]
@@ -71,10 +78,6 @@ def dying(root: str, process: Start) -> Iterator[Callable[..., Dying]]:
         for spool in daemon.spools:
             end_by_identity(tree.members(spool.worker().worker, spool.task_id))
         daemon.kill()
-
-
-def waiting_for(path: Path, then: str) -> list[str]:
-    return ["sh", "-c", f"while [ ! -e {path} ]; do sleep 0.02; done; {then}"]
 
 
 # --- the daemon dies ------------------------------------------------------------------------------------------
@@ -178,154 +181,28 @@ def test_a_bar_and_a_launch_at_once_never_both_win(keeping: Make) -> None:
     run(test)
 
 
-# --- the keeper dies ------------------------------------------------------------------------------------------
+# --- trouble -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def subreaper() -> Iterator[None]:
-    """This process takes the orphans of a keeper, for the length of a test."""
-    assert launcher.become_subreaper()
-    yield
-    ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
+FULL_DISK = """
+import os, sys
+sys.path += sys.argv[1].split(sys.argv[2])
+from pawl.runner import keeper, reap
+write = reap.write_record
+def write_unless_full(spool, record):
+    if os.path.exists(spool + "/files/full"):
+        raise OSError(28, "No space left on device")
+    write(spool, record)
+reap.write_record = write_unless_full
+keeper.main()
+"""
 
 
-async def lose(k: Keeping) -> None:
-    assert k.keeper.identity is not None
-    os.kill(k.keeper.identity.pid, signal.SIGKILL)
-    await asyncio.wait_for(k.lost.wait(), DEADLINE_S)
-
-
-def test_the_loss_of_the_keeper_is_told_and_its_workers_are_still_watched(keeping: Make) -> None:
-    """``on_lost``, the names of the living, and their end; without the parent there is no status."""
-
-    async def test() -> None:
-        async with keeping() as k:
-            order = k.order(["sleep", "77810"])
-            worker = await k.launch(order)
-
-            await lose(k)
-
-            assert k.keeper.living == {order.task_id: worker}
-            assert probe(worker) is Liveness.ALIVE
-            with pytest.raises(KeeperLost):
-                await k.launch(k.order(["true"]))
-            watch = Exits()
-            waiting = asyncio.ensure_future(watch.wait(worker))
-            await asyncio.sleep(0)
-            os.kill(worker.pid, signal.SIGKILL)
-            await asyncio.wait_for(waiting, DEADLINE_S)
-            assert await watch.settled_record(Spool(order.spool), worker) == (None, "missing")
-            assert k.keeper.identity is not None
-            await until(lambda: not os.path.exists(f"/proc/{k.keeper.identity.pid}"), "the keeper to be reaped")  # type: ignore[union-attr]
-
-    run(test)
-
-
-def test_a_launch_under_way_at_the_loss_is_neither_done_nor_undone(keeping: Make) -> None:
-    """``KeeperLost``; what became of the task is read off its spool."""
-
-    async def test() -> None:
-        async with keeping() as k:
-            assert k.keeper.identity is not None
-            os.kill(k.keeper.identity.pid, signal.SIGSTOP)
-            order = k.order(["true"])
-            launch = asyncio.ensure_future(k.launch(order))
-            await asyncio.sleep(0)
-
-            await lose(k)
-
-            with pytest.raises(KeeperLost):
-                await launch
-            assert Spool(order.spool).bar().state is MarkState.BARRED
-
-    run(test)
-
-
-@pytest.mark.usefixtures("subreaper")
-def test_the_subreaper_learns_the_status_of_a_lost_keepers_workers(keeping: Make, tmp_path: Path) -> None:
-    """Reparented to the daemon: status, record on disk, no zombie."""
-    go = tmp_path / "go"
-
-    async def test() -> None:
-        async with keeping() as k:
-            order = k.order(waiting_for(go, "echo late; exit 5"))
-            worker = await k.launch(order)
-            await lose(k)
-            spool = Spool(order.spool)
-            watch = Exits()
-            go.touch()
-
-            await asyncio.wait_for(watch.wait(worker), DEADLINE_S)
-            read = await watch.settled_record(spool, worker)
-
-            assert read.record is not None
-            assert (read.record.code, read.record.stdout_bytes) == (5, 5)
-            assert spool.exit_record(worker) == read
-            assert not os.path.exists(f"/proc/{worker.pid}")
-
-    run(test)
-
-
-@pytest.mark.usefixtures("subreaper")
-def test_a_worker_that_ended_unseen_by_its_keeper(keeping: Make) -> None:
-    """Stopped before it could look and killed: the zombie comes to us with its status."""
-
-    async def test() -> None:
-        async with keeping() as k:
-            order = k.order(["sleep", "77811"])
-            worker = await k.launch(order)
-            assert k.keeper.identity is not None
-            os.kill(k.keeper.identity.pid, signal.SIGSTOP)
-            os.kill(worker.pid, signal.SIGTERM)
-            await until(lambda: not lives(worker.pid), "the worker to end")
-            watch = Exits()
-            spool = Spool(order.spool)
-            assert await watch.settled_record(spool, worker, timeout_s=0.1) == (None, "pending")
-
-            await lose(k)
-
-            record, _ = await watch.settled_record(spool, worker)
-            assert record is not None
-            assert (record.code, record.signal) == (None, signal.SIGTERM)
-
-    run(test)
-
-
-@pytest.mark.usefixtures("subreaper")
-def test_strays_of_a_lost_keeper_are_reaped_and_workers_are_kept(keeping: Make, process: Start) -> None:
-    """Zombies that nobody asked for go; those of running tasks, and our own children, stay."""
-
-    async def test() -> None:
-        async with keeping() as k:
-            first = k.order(["sh", "-c", "sleep 77812 & echo $!; wait"])
-            worker = await k.launch(first)
-            await until(lambda: os.path.getsize(f"{first.spool}/stdout"), "the child's PID")
-            stray = int(Path(first.spool, "stdout").read_text())
-            own = process("true")
-            await_zombie(own.pid)
-            await lose(k)
-            os.kill(worker.pid, signal.SIGKILL)
-            os.kill(stray, signal.SIGKILL)
-            zombies = {worker.pid, stray}  # not before the keeper is quite gone: its link ends earlier
-            await until(lambda: zombies <= set(children_in_state(os.getpid(), "Z")), "both to be ours")
-
-            assert k.keeper.identity is not None
-            keep = {worker.pid, k.keeper.identity.pid}
-            assert exits.reap_strays(keep) == 1
-
-            assert not os.path.exists(f"/proc/{stray}")
-            assert os.path.exists(f"/proc/{worker.pid}")
-            assert own.wait() == 0
-            assert exits.reap_strays({k.keeper.identity.pid}) == 1
-
-    run(test)
-
-
-# --- trouble --------------------------------------------------------------------------------------------------
-
-
-def test_a_record_that_cannot_be_written_is_tried_again(keeping: Make, tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_written_is_tried_again(
+    keeping: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The worker stays a zombie meanwhile, others end as usual, and the report waits for the record."""
+    monkeypatch.setattr(launcher, "_BOOT", FULL_DISK)
     go = tmp_path / "go"
 
     async def test() -> None:
@@ -333,8 +210,8 @@ def test_a_record_that_cannot_be_written_is_tried_again(keeping: Make, tmp_path:
             order = k.order(waiting_for(go, "exit 4"))
             spool = Spool(order.spool)
             worker = await k.launch(order)
-            obstacle = Path(spool.path, "exit.new")
-            obstacle.mkdir()  # opening it for writing fails as on a full disk
+            full = Path(spool.files, "full")
+            full.touch()
             go.touch()
             await until(lambda: not lives(worker.pid), "the worker to end")
 
@@ -344,13 +221,43 @@ def test_a_record_that_cannot_be_written_is_tried_again(keeping: Make, tmp_path:
             assert not k.exits[order.task_id].done()
             assert os.path.exists(f"/proc/{worker.pid}")
             assert await Exits().settled_record(spool, worker, timeout_s=0.1) == (None, "pending")
-            obstacle.rmdir()
+            full.unlink()
 
             record, _ = await k.end_of(order)
             assert record.code == 4
             assert spool.exit_record(worker).record == record
             assert not os.path.exists(f"/proc/{worker.pid}")
             assert order.task_id in Path(f"{k.root}/keeper.log").read_text()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "recorded"),
+    [
+        ("mkfifo exit.new", True),
+        ("ln -s /etc/hostname exit.new", True),
+        ("mkfifo exit", True),
+        ("mkdir exit.new", False),
+        ("mkdir exit", False),
+        ("rm -rf worker; mkfifo worker", True),
+        ("rm -rf ../$PAWL_TASK_ID", False),
+    ],
+)
+def test_a_worker_that_tampers_with_its_spool_holds_up_nobody(keeping: Make, obstacle: str, recorded: bool) -> None:
+    """A pipe, a link or a directory in the place of a record: its end is reported, and the keeper goes on."""
+
+    async def test() -> None:
+        async with keeping() as k:
+            order = k.order(["sh", "-c", f"cd {k.root}/$PAWL_TASK_ID; {obstacle}; exit 4"])
+            worker = await k.launch(order)
+
+            record, _ = await k.end_of(order)
+
+            assert record.code == 4
+            assert (Spool(order.spool).exit_record(worker).record == record) is recorded
+            assert Spool(order.spool).worker().state in (MarkState.LAUNCHED, MarkState.UNREADABLE, MarkState.ABSENT)
+            assert (await k.run(["true"]))[1].code == 0
 
     run(test)
 
@@ -421,27 +328,3 @@ def raw_keeper() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     ours.settimeout(DEADLINE_S)
     with theirs:
         return ours, launcher._start_process(theirs, None)
-
-
-@pytest.mark.skipif(not os.path.exists("/usr/bin/strace"), reason="looks at the system calls")
-def test_a_launch_is_one_vfork(keeping: Make, process: Start, tmp_path: Path) -> None:
-    """No fork of the keeper, and no other process in between."""
-    trace = tmp_path / "trace"
-
-    async def test() -> None:
-        async with keeping() as k:
-            assert k.keeper.identity is not None
-            calls = "trace=process"
-            tracer = process("strace", "-f", "-p", str(k.keeper.identity.pid), "-o", str(trace), "-e", calls)
-            await until(trace.exists, "strace")
-            status = Path(f"/proc/{k.keeper.identity.pid}/status")
-            await until(lambda: f"TracerPid:\t{tracer.pid}\n" in status.read_text(), "strace to hold the keeper")
-            await k.run(["true"])
-            tracer.send_signal(signal.SIGINT)
-            tracer.wait()
-        text = trace.read_text()
-        assert text.count("execve(") == 1
-        assert text.count("CLONE_VM|CLONE_VFORK") + text.count("vfork(") == 1
-        assert " fork(" not in text
-
-    run(test)

@@ -16,6 +16,7 @@ from pawl.cli.client import Client, check_owner, home_option
 from pawl.cli.jsontext import loads
 from pawl.errors import DaemonUnreachable, PawlError
 from pawl.home import Home
+from pawl.storage.database import newest_version
 from pawl.values import size_text
 
 _DISK_LOW_BYTES = 1024**3
@@ -23,6 +24,7 @@ _DISK_OUT_BYTES = 64 * 1024**2
 _YEAR_MIN = 2024
 _PATIENCE_S = 5.0
 _ROWS_SHOWN = 5
+_OUTPUTS_LOOKED_AT = 1000  # the newest; `pawl result` looks at each one again
 
 
 class Finding(NamedTuple):
@@ -208,6 +210,13 @@ def _judged(home: Home, connection: sqlite3.Connection) -> Iterator[Finding]:
         )  # fmt: skip
         return
     version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > newest_version():
+        yield Finding(
+            "database_newer", "error", home.database,
+            f"it has schema version {version}, this Pawl knows {newest_version()}: the daemon will not start with it",
+            "use the newer Pawl; the file was left as it is",
+        )  # fmt: skip
+        return
     size = os.stat(home.database).st_size
     yield Finding("database", "info", home.database, f"whole, {size_text(size)}, schema version {version}")
     yield from rows(home, connection)
@@ -224,8 +233,34 @@ def _complaints(connection: sqlite3.Connection) -> list[str]:
 
 
 def rows(home: Home, connection: sqlite3.Connection) -> Iterator[Finding]:
-    """What the rows themselves tell: none of it is judged yet."""
-    return iter(())
+    """What the rows themselves tell, as far as it can be read off them without their daemon."""
+    stale = connection.execute(
+        "SELECT count(*) FROM settlement_intent i JOIN task t ON t.id = i.task_id WHERE t.finished_at_ms IS NOT NULL"
+    ).fetchone()[0]
+    if stale:
+        yield Finding(
+            "intents_stale", "warning", home.database, f"{stale} settlement intents stand beside tasks that have ended",
+            "start the daemon: its recovery removes them",
+        )  # fmt: skip
+    pending = connection.execute("SELECT count(*) FROM task WHERE cleanup = 'pending'").fetchone()[0]
+    if pending:
+        yield Finding(
+            "cleanup_pending", "warning", home.database, f"{pending} ended tasks may have living processes",
+            "start the daemon: it ends them and says so",
+        )  # fmt: skip
+    newest = connection.execute(
+        "SELECT id, output_sha256, output_bytes FROM task WHERE output_sha256 IS NOT NULL ORDER BY seq DESC LIMIT ?",
+        (_OUTPUTS_LOOKED_AT,),
+    )
+    for task_id, digest, size in newest:
+        path = os.path.join(home.artifacts, digest)
+        found = os.stat(path).st_size if os.path.exists(path) else None
+        if found != size:
+            what = "is missing" if found is None else f"has {found} bytes of {size}"
+            yield Finding(
+                "output_altered", "error", path, f"the output of task {task_id} {what}",
+                "restore the file from a backup; `pawl result` refuses it until then",
+            )  # fmt: skip
 
 
 def socket(home: Home) -> Iterator[Finding]:

@@ -199,10 +199,31 @@ def check_owner(home: Home, path: str) -> None:
 
 
 def unreachable(home: Home) -> DaemonUnreachable:
+    found, known = _database_versions(home)
+    if found > known:
+        return DaemonUnreachable(
+            f"no daemon answers at {home.path}, and none can: its database has schema version {found}, this Pawl "
+            f"knows {known}. Use the newer Pawl",
+            home=home.path, found=found, known=known,
+        )  # fmt: skip
     return DaemonUnreachable(
         f"no daemon answers at {home.path}: start one with `pawl daemon start{home_option(home)}`",
         home=home.path,
     )
+
+
+def _database_versions(home: Home) -> tuple[int, int]:
+    """The schema version in the file's header (SQLite's file format, 1.3.13), and the one that this program knows."""
+    try:
+        with open(home.database, "rb") as file:
+            found = int.from_bytes(file.read(64)[60:64], "big")
+    except OSError:
+        return 0, 0
+    if not found:
+        return 0, 0
+    from pawl.storage.database import newest_version
+
+    return found, newest_version()
 
 
 def home_option(home: Home) -> str:

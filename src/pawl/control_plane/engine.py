@@ -68,6 +68,7 @@ class ControlPlane:
         self._side: set[asyncio.Task[Any]] = set()
         self._minding = False
         self._checking = False
+        self._closing = False
 
     # --- start and stop -------------------------------------------------------------------------------------------
 
@@ -102,6 +103,7 @@ class ControlPlane:
 
     async def close(self) -> None:
         """Let go of what still runs: its workers live on for the next daemon. Twice is harmless."""
+        self._closing = True
         await self.dispatcher.stop()
         await self.supervisor.stop()
         for task in tuple(self._side):
@@ -259,6 +261,8 @@ class ControlPlane:
             self.timers.after(min(self.settings.heartbeat_interval_ms, _MINDER_MS), self._mind_now)
 
     def _mind_now(self) -> None:
+        if self._closing:  # the timers outlive us, and a pass would find the database closed
+            return
         self._minding = False
         self._aside(self._beat_and_recover())
 

@@ -71,6 +71,7 @@ class Recovery:
         self._supervisor = supervisor
         self._tell_over = over
         self._suspects: set[str] = set()
+        self._kept = 0  # by the pass under way; the report tells of the last whole one
         self._exits = Exits()
         self.report = dict.fromkeys(
             ("kept", "settled", "failed", "finished", "adopted", "lost", "cleaned", "unreadable"), 0
@@ -78,10 +79,11 @@ class Recovery:
 
     async def run(self) -> None:
         """One pass over every row that is not ours to drive already."""
-        self.report["kept"] = 0
+        self._kept = 0
         await self._writer.submit(store.forget_stale_intents)
         running = [Task._make(row) for row in await self._reader.all(Q.running)]
         await self._each(self._without_newborn(running), self._recover)
+        self.report["kept"] = self._kept
         to_clean = [Task._make(row) for row in await self._reader.all(Q.to_clean)]
         await self._each(to_clean, self._clean)
 
@@ -133,7 +135,7 @@ class Recovery:
         elif verdict.what in ("adopt", "finish"):
             await self._take(task, owner, verdict)
         else:
-            self.report["kept"] += 1
+            self._kept += 1
 
     # --- the evidence ---------------------------------------------------------------------------------------------
 

@@ -299,7 +299,8 @@ class Supervisor:
 
     async def _clean(self, live: Live, *, keep_output: bool) -> None:
         """Prove that no process of an ended task is left, and keep what it wrote where that is not settled yet."""
-        grace_s = self.settings.kill_grace_ms / 1000
+        flood = live.early is not None and live.early.error_code == "output_limit"
+        grace_s = 0 if flood else self.settings.kill_grace_ms / 1000  # what floods the disk is not asked twice
         done = await ending.end_processes(live.task.id, live.worker, live.spool, grace_s, self._timers)
         if keep_output:
             done = await self._settlement.insist(live.task.id, lambda: self._keep_output(live, done))

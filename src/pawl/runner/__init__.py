@@ -19,6 +19,6 @@ Invariants:
 
 Clock: the kernel's start ticks for identities, wall time for ``ended_at_ms`` alone, monotonic for every wait.
 
-The keeper imports modules of this room (``keeper``, ``spawn``, ``reap``, ``procfs``) in a bare interpreter, so
-this file imports nothing.
+The keeper runs ``keeper``, ``spawn``, ``limits``, ``reap``, ``launch_mark``, ``small_file`` and ``kernel`` in a bare
+interpreter, so those import no more than they must, and this file imports nothing.
 """

@@ -19,13 +19,14 @@ from __future__ import annotations
 import errno
 import os
 
+from pawl.runner import small_file
+
 _NAME = "/worker"
 
 
 def read(spool: str) -> list[str]:
     """The complete lines of the mark. Raises OSError: FileNotFoundError where there is none."""
-    with open(spool + _NAME, "rb") as file:
-        text = file.read().decode("ascii", "replace")
+    text = small_file.read(spool + _NAME).decode("ascii", "replace")
     return [line for line in text.split("\n")[:-1] if line]
 
 

@@ -8,6 +8,7 @@ Light enough for the keeper. The daemon uses it too, for workers that became its
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -16,7 +17,7 @@ import struct
 import sys
 import time
 
-from pawl.runner import kernel
+from pawl.runner import kernel, small_file
 
 _WAITID_CALL = {"x86_64": 247, "aarch64": 95, "riscv64": 95, "loongarch64": 95, "ppc64le": 272, "s390x": 281}
 _P_ALL, _P_PID, _CLD_EXITED = 0, 1, 1
@@ -142,16 +143,6 @@ def _size(path: str) -> int | None:
 
 
 def write_record(spool: str, record: dict[str, object]) -> None:
-    """Put the record in place. A spool that is gone needs none. Raises OSError (ENOSPC): then there is no record."""
-    text = json.dumps(record).encode() + b"\n"
-    fresh = spool + "/exit.new"
-    try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            if os.write(descriptor, text) != len(text):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a file takes less only when the disk is full
-        finally:
-            os.close(descriptor)
-        os.rename(fresh, spool + "/exit")
-    except (FileNotFoundError, NotADirectoryError):
-        return
+    """Put the record in place. A spool that is gone needs none. Raises OSError: then there is no record."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        small_file.write(spool + "/exit", json.dumps(record).encode() + b"\n")

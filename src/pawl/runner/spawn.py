@@ -56,7 +56,7 @@ def spawn(order: Order, keeper: tuple[int, str, str]) -> tuple[int, str, bool]:
         mark = _claim(order, keeper)
         try:
             pid = _start(order, program)
-            start = kernel.start_of(pid)
+            start = _start_of(pid)
             return pid, start, _fill(mark, (pid, start, keeper[2]))
         except Refused:
             launch_mark.unclaim(order.spool)
@@ -65,6 +65,17 @@ def spawn(order: Order, keeper: tuple[int, str, str]) -> tuple[int, str, bool]:
             os.close(mark)
     finally:
         os.chdir("/")  # the keeper may outlive everything: it keeps no directory busy
+
+
+def _start_of(pid: int) -> str:
+    """The start of the child that runs now. It must not fail: from here on "refused" would be a lie.
+
+    Without a start the identity is one that can be watched and never proven: unclear, so its row is kept.
+    """
+    try:
+        return kernel.start_of(pid)
+    except (OSError, IndexError, ValueError):
+        return ""
 
 
 def _fill(mark: int, worker: tuple[int, str, str]) -> bool:

@@ -20,7 +20,7 @@ import shutil
 from enum import Enum
 from typing import NamedTuple
 
-from pawl.runner import launch_mark
+from pawl.runner import launch_mark, small_file
 from pawl.runner.identity import ProcessIdentity
 
 
@@ -158,8 +158,7 @@ class Spool:
     def exit_record(self, worker: ProcessIdentity | None = None) -> RecordRead:
         """The exit record, checked against this task and ``worker`` (by default the one the mark names)."""
         try:
-            with open(f"{self.path}/exit", "rb") as file:
-                text = file.read()
+            text = small_file.read(f"{self.path}/exit")
         except FileNotFoundError:
             return RecordRead(None, "missing")
         except OSError:

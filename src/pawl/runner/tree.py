@@ -65,6 +65,7 @@ class _Search:
         self.task_id = task_id
         self.known = {process.pid: process.start for process in known}  # members at an earlier look
         self.spared = {0, 1, os.getpid()}
+        self.leader: bool | None = False
         self.seen: dict[int, Process] = {}
         self.found: set[int] = set()
 
@@ -152,7 +153,7 @@ class _Search:
         while grown:
             grown = False
             for process in self.seen.values():
-                if process.parent in self.found and process.pid not in self.found | self.spared:
+                if process.parent in self.found and process.pid not in self.found and process.pid not in self.spared:
                     self.found.add(process.pid)
                     grown = True
                     if not process.dead:
@@ -190,7 +191,7 @@ class _Hunt:
                 await _until_gone(living, patience, _POLL_S[1])
                 if patience.done():
                     await asyncio.sleep(_POLL_S[1])  # for those that the last round met
-                    return await asyncio.to_thread(members, self.worker, self.task_id)
+                    return await asyncio.to_thread(self._look)
         finally:
             patience.cancel()
 

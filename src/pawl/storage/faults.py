@@ -7,6 +7,7 @@ import sqlite3
 
 from pawl.errors import DatabaseDamaged, DiskFull, StorageError, StorageReadOnly
 
+_SQLITE_BUSY = 5
 _SQLITE_FULL = 13
 _SQLITE_READONLY = 8
 _SQLITE_CORRUPT = 11
@@ -21,6 +22,12 @@ def is_bug(error: sqlite3.Error) -> bool:
     """Whether an error says that the statement is wrong, and not that the disk or the file is."""
     code = getattr(error, "sqlite_errorcode", None)
     return not isinstance(code, int) or code & 0xFF in _OURS
+
+
+def is_locked(error: sqlite3.Error) -> bool:
+    """Whether another program is writing to the database and did not end within our patience."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return isinstance(code, int) and code & 0xFF == _SQLITE_BUSY
 
 
 def from_sqlite(error: sqlite3.Error, path: str) -> StorageError:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from pawl import failpoints
 from pawl.clock import Clock
 from pawl.errors import StorageError
-from pawl.storage.faults import from_sqlite, is_bug
+from pawl.storage.faults import from_sqlite, is_bug, is_locked
 
 Result = TypeVar("Result")
 
@@ -164,7 +164,10 @@ class Writer:
                 marks |= seen
             except sqlite3.Error as error:
                 self._roll_back()
-                answers.append((call, self._fault(error), False))
+                fault = self._fault(error)
+                if is_locked(error):  # by another program: the others would wait as long, one behind the other
+                    return answers + [(each, fault, False) for each in batch[len(answers) :]], marks
+                answers.append((call, fault, False))
             except Exception as error:
                 self._roll_back()
                 answers.append((call, error, False))
