@@ -215,7 +215,11 @@ class ControlPlane:
             raise TaskNotFound(f"cannot find a task whose id begins with {text}", id=text)
         if len(found) > 1:
             matches = [row[0] for row in found]
-            raise AmbiguousId(f"cannot tell which task {text!r} is: several ids begin so", id=text, matches=matches)
+            raise AmbiguousId(
+                f"cannot tell which task {text!r} is: give more characters; these begin so: {', '.join(matches[:5])}"
+                + (" and more" if len(matches) > 5 else ""),
+                id=text, matches=matches,
+            )  # fmt: skip
         return Task._make(await self.reader.one(Q.by_id, (found[0][0],)))
 
     # --- the running of it ----------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from pawl.timers import Timer, Timers
 log = logger("supervisor")
 _RESCUE_FIRST_MS = 200
 _RESCUE_MAX_MS = 60_000
+_LAUNCH_S = 60.0  # real time: a keeper answers in a millisecond, or on a machine in trouble in a second
 
 
 class Live:
@@ -220,11 +221,12 @@ class Supervisor:
         stdin = live.spool.prompt if plan.reads_prompt else None
         order = LaunchOrder(task.id, plan.argv, plan.env, plan.cwd, live.spool.path, stdin, plan.limits)
         try:
-            live.worker = await self._launch(order)
+            async with asyncio.timeout(_LAUNCH_S):
+                live.worker = await self._launch(order)
         except LaunchRefused as refused:
             return Refusal(refused.code, refused.message)
-        except KeeperLost as lost:
-            return await self._after_loss(live, lost)
+        except (KeeperLost, TimeoutError):
+            return await self._after_loss(live)
         failpoints.hit("launch.after_spawn")
         # not awaited: the spool names the worker too, and the next commit carries this one along
         recorded = self._writer.submit(store.record_worker, task.id, self._owner, live.worker)
@@ -247,12 +249,12 @@ class Supervisor:
             while chunk := source.read(1024 * 1024):
                 target.write(chunk)
 
-    async def _after_loss(self, live: Live, lost: KeeperLost) -> Refusal | None:
-        """The keeper died under a launch: find out whether it happened."""
+    async def _after_loss(self, live: Live) -> Refusal | None:
+        """The keeper died or hangs under a launch: find out whether it happened, and see to it that it will not."""
         mark = await asyncio.to_thread(live.spool.bar)
         if mark.worker is None:
             live.leftovers = True  # nobody knows: look for processes of it all the same
-            return Refusal(lost.code, "the process that starts programs died before this one was started")
+            return Refusal("keeper_lost", "the process that starts programs died or hung before this one was started")
         live.worker = mark.worker
         self._spawn_side(self._watch_exit(live))
         return None

@@ -145,11 +145,11 @@ class App:
         if self._stopping is not None:
             raise Stopping("cannot take new work: the daemon is stopping")
 
-    def patience_s(self, *, cancel: bool) -> float:
+    def patience_s(self, *, cancel: bool, wait: bool) -> float:
         """How long a stop may take at most, in seconds."""
         daemon = self.config.daemon
-        ending_ms = daemon.kill_grace_ms if cancel else 0
-        return (daemon.shutdown_grace_ms + ending_ms) / 1000 + (_CANCEL_MARGIN_S if cancel else 0)
+        patience_ms = daemon.shutdown_grace_ms if wait else 0
+        return (patience_ms + daemon.kill_grace_ms) / 1000 + _CANCEL_MARGIN_S if cancel else patience_ms / 1000
 
     def about(self) -> dict[str, Any]:
         """What ``status`` says of the daemon."""
@@ -181,6 +181,11 @@ class App:
         if self.config.cron:
             message = f"{len(self.config.cron)} cron jobs are declared; this version does not run them"
             found.append(_finding("cron_not_available", message, "config.toml"))
+        for name, policy in self.config.policies.items():
+            given = sorted(policy.model_fields_set & {"delegation", "max_depth", "max_actions_per_hour"})
+            if given:
+                message = f"the policy sets {', '.join(given)}; this version does not act on that yet"
+                found.append(_finding("policy_not_acted_on", message, name))
         free = shutil.disk_usage(self.home.path).free
         if free < _DISK_FREE_BYTES_MIN:
             found.append(_finding("disk_nearly_full", f"only {free // 1024**2} MiB are free", self.home.path))
@@ -188,20 +193,24 @@ class App:
 
     # --- stop -------------------------------------------------------------------------------------------------------
 
-    def begin_stop(self, *, cancel: bool) -> None:
-        """Begin to stop. A second call with ``cancel`` ends the waiting for what runs."""
+    def begin_stop(self, *, cancel: bool, wait: bool = True) -> None:
+        """Begin to stop; ``wait`` gives what runs the grace to end by itself.
+
+        A second call with ``cancel`` ends the waiting for what runs.
+        """
         if self._stopping is None:
             notify("STOPPING=1")
-            self._stopping = asyncio.get_running_loop().create_task(self._stop(cancel=cancel))
+            self._stopping = asyncio.get_running_loop().create_task(self._stop(cancel=cancel, wait=wait))
         elif cancel:
             self._cancel_soon = asyncio.get_running_loop().create_task(self._cancel_running())
 
-    async def _stop(self, *, cancel: bool) -> None:
+    async def _stop(self, *, cancel: bool, wait: bool) -> None:
         try:
             await self.plane.stop_starting()
             if cancel:
                 await self._cancel_running()
-            await self._wait_for_running()
+            if wait:
+                await self._wait_for_running()
             left = sorted(self.plane.supervisor.live)
             await self._record("stopped", {"left_running": left})
             log.info("stopped", left_running=left)

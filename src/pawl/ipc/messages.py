@@ -39,6 +39,7 @@ class Hello(Params):
 
 class Stop(Params):
     cancel: bool = False
+    wait: bool = True
 
 
 class Delegate(Params):

@@ -8,7 +8,7 @@ awaits nothing; an artifact is never changed, and its bytes are checked against 
 Clock: wall, as ``Transaction.now_ms``; the same for a whole transaction.
 """
 
-from pawl.storage.artifacts import Artifact, ArtifactStore, Staged
+from pawl.storage.artifacts import Artifact, ArtifactStore, Staged, open_plain
 from pawl.storage.database import Database, database_version
 from pawl.storage.queries import load_queries
 from pawl.storage.reader import Reader
@@ -24,4 +24,5 @@ __all__ = [
     "Writer",
     "database_version",
     "load_queries",
+    "open_plain",
 ]

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
+import io
 import os
 import queue
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
@@ -226,12 +229,12 @@ def _at_hand(source: Source) -> Source:
     if source.path is None:
         return source
     try:
-        size = min(os.stat(source.path).st_size, source.limit_bytes)
+        size = min(os.lstat(source.path).st_size, source.limit_bytes)
+        if size > CHUNK_BYTES:
+            return source
+        return Source(b"".join(_read(source.path, source.limit_bytes)), None, 0)
     except FileNotFoundError:
         return Source(b"", None, 0)
-    if size > CHUNK_BYTES:
-        return source
-    return Source(b"".join(_read(source.path, source.limit_bytes)), None, 0)
 
 
 def _write(temporary: str, source: Source) -> Staged:
@@ -255,8 +258,23 @@ def _write(temporary: str, source: Source) -> Staged:
     return Staged(Artifact(digest.hexdigest(), size), temporary)
 
 
+def open_plain(path: str) -> io.FileIO:
+    """Open a file that a program may have put something else in the place of: a link, a pipe that blocks whoever opens
+    it, a device without end. Anything but a plain file is not there. Raises FileNotFoundError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise FileNotFoundError(errno.ENOENT, "it is no plain file", path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "it is no plain file", path)
+    return io.FileIO(descriptor, "rb")
+
+
 def _read(path: str, limit_bytes: int) -> Iterator[bytes]:
-    with open(path, "rb", buffering=0) as file:
+    with open_plain(path) as file:
         left = limit_bytes
         while left > 0:
             chunk = file.read(min(CHUNK_BYTES, left))

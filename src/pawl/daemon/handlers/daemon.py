@@ -27,11 +27,13 @@ async def status(app: App, call: Call, params: messages.Nothing) -> dict[str, An
 
 async def stop(app: App, call: Call, params: messages.Stop) -> dict[str, Any]:
     """Begin to stop; the answer comes first, the end follows."""
-    app.begin_stop(cancel=params.cancel)
+    counts = dict(await app.reader.all(Q.counts))
+    app.begin_stop(cancel=params.cancel, wait=params.wait)
     return {
         "pid": app.plane.owner.pid,
         "running": sorted(app.plane.supervisor.live),
-        "grace_s": app.patience_s(cancel=params.cancel),
+        "queued": counts.get("queued", 0),
+        "grace_s": app.patience_s(cancel=params.cancel, wait=params.wait),
     }
 
 

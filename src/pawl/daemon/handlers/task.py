@@ -14,6 +14,7 @@ from pawl.engines.delegation.model import Request
 from pawl.errors import InvalidParams, TaskNotEnded, TaskNotFound
 from pawl.ipc import messages
 from pawl.ipc.server import Call
+from pawl.storage import open_plain
 
 if TYPE_CHECKING:
     from pawl.daemon.app import App
@@ -228,7 +229,7 @@ async def _send_spool(call: Call, path: str, start: int) -> int:
     try:
         if os.stat(path).st_size <= start:
             return 0
-        with open(path, "rb") as file:
+        with open_plain(path) as file:
             file.seek(start)
             return await _send_file(call, file)
     except FileNotFoundError:

@@ -120,7 +120,7 @@ class Delegation:
         if not os.path.isfile(path) or not os.access(path, os.R_OK):
             raise InvalidParams(f"cannot take the input {path}: it is no file that can be read", path=path)
         size = os.stat(path).st_size
-        staged = await self._plane.artifacts.stage_file(path, size)
+        staged = await self._plane.artifacts.stage_file(os.path.realpath(path), size)
         if staged.artifact.size_bytes != size:
             self._plane.artifacts.discard(staged)
             raise StorageError(f"cannot take the input {path}: it changed while it was read", path=path)
