@@ -69,6 +69,10 @@ class Home:
         return self._at("logs", "daemon.log")
 
     @property
+    def keeper_log(self) -> str:
+        return self._at("logs", "keeper.log")
+
+    @property
     def test_clock(self) -> str:
         """Marks a home made with ``pawl init --test-clock``."""
         return self._at("test-clock")

@@ -63,11 +63,13 @@ class Timers:
     def run_due(self) -> None:
         """Make every call that is due, then arm for the next. A fake clock's tests call this themselves."""
         now = self.clock.monotonic_ms()
-        while self._heap and (self._heap[0][0] <= now or self._heap[0][2].cancelled):
-            timer = heapq.heappop(self._heap)[2]
-            if not timer.cancelled:
-                timer.call()
-        self._arm()
+        try:
+            while self._heap and (self._heap[0][0] <= now or self._heap[0][2].cancelled):
+                timer = heapq.heappop(self._heap)[2]
+                if not timer.cancelled:
+                    timer.call()
+        finally:
+            self._arm()  # a call that fails takes no other with it
 
     def close(self) -> None:
         """Forget every timer."""

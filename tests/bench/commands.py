@@ -7,9 +7,9 @@ import subprocess
 import sys
 import tempfile
 
-from harness.daemon import Daemon
 from measure import Report, median_ms
 
+from harness.daemon import Daemon
 from pawl.home import Home
 
 BARE = "python -c pass"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 
-from harness.daemon import Daemon
 from load import callers
 from measure import Report
 from recovery import fill
 
+from harness.daemon import Daemon
 from pawl.home import Home
 
 SIZES = (1_000, int(os.environ.get("PAWL_BENCH_MANY", "1000000")))

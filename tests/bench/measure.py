@@ -82,7 +82,7 @@ def _spread(values: list[float]) -> str:
     middle = statistics.median(values)
     text = f"{_number(middle)}"
     with suppress(ValueError):
-        text += f" ({_number(min(values))}–{_number(max(values))})"  # noqa: RUF001
+        text += f" ({_number(min(values))}–{_number(max(values))})"
     return text
 
 

@@ -15,10 +15,10 @@ import tempfile
 import time
 from contextlib import suppress
 
-from harness.daemon import Daemon
 from load import callers
 from measure import Report, percentile
 
+from harness.daemon import Daemon
 from pawl.home import Home
 
 _CONFIG = "[daemon]\nmax_concurrent = 200\n"

@@ -9,10 +9,10 @@ import tempfile
 import time
 from collections import deque
 
-from harness.daemon import Daemon
 from load import callers
 from measure import Report
 
+from harness.daemon import Daemon
 from pawl.home import Home
 
 TRUE = shutil.which("true") or "/bin/true"

@@ -7,9 +7,9 @@ import sqlite3
 import tempfile
 import time
 
-from harness.daemon import Daemon
 from measure import Report
 
+from harness.daemon import Daemon
 from pawl.home import Home
 
 ROWS = int(os.environ.get("PAWL_BENCH_ROWS", "100000"))

@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from measure import Report, machine  # noqa: E402 (the path comes first)
+from measure import Report, machine
 
 NAMES = ("noop", "process", "commands", "recovery", "growth")
 

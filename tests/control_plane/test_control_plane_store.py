@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from ledger import (
     CANCELLED,
     COMPLETED,
@@ -28,7 +30,7 @@ from ledger import (
 from pawl.control_plane import store
 from pawl.control_plane.model import CleanUp, Outcome, Task, public
 from pawl.errors import IdempotencyConflict
-from pawl.storage import Writer
+from pawl.storage import Artifact, Writer
 
 STRANGERS = [owner for owner in OWNERS if owner != HERE]
 ENDS = [CANCELLED, FAILED, TIMED_OUT, LOST]
@@ -532,3 +534,74 @@ def test_a_task_is_shown_as_the_contract_says(ledger: Ledger) -> None:
     assert shown["finished_at"] == "2025-06-15T15:06:40.000Z"
     assert (queued["owner"], queued["worker"], queued["output"], queued["error"]) == (None, None, None, None)
     assert queued["labels"] == {"k": "v"}
+
+
+DIGESTS = st.sampled_from(("a" * 64, "A" * 64, "short", ""))
+SIZES = st.sampled_from((-1, 0, 5))
+WORDS = st.none() | st.sampled_from(("", "text"))
+
+
+@given(
+    promise=st.fixed_dictionaries(
+        {
+            "status": st.sampled_from(("completed", "failed")),
+            "exit_code": st.none() | st.integers(-1, 300),
+            "error_code": WORDS,
+            "error_message": WORDS,
+            "output_sha256": DIGESTS,
+            "output_bytes": SIZES,
+            "stderr_sha256": st.none() | DIGESTS,
+            "stderr_bytes": st.none() | SIZES,
+            "truncated": st.integers(-1, 2),
+            "leftovers": st.integers(-1, 2),
+        }
+    )
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_promise_is_settled_or_said_to_be_at_fault(ledger: Ledger, promise: dict[str, Any]) -> None:
+    """Whatever a stored promise looks like: either ``fault`` names what is wrong with it, or it can be settled."""
+    task = ledger.promised()
+    columns = ", ".join(f"{name} = ?" for name in promise)
+    ledger.rows(f"UPDATE settlement_intent SET {columns} WHERE task_id = ?", *promise.values(), task.id)
+
+    intent = ledger(store.read_intent, task.id)
+
+    assert intent is not None
+    output = Artifact(promise["output_sha256"], promise["output_bytes"])
+    assert intent.fault() is not None or ledger(store.settle, task.id, HERE, promise["status"], output).won
+
+
+def test_a_paused_task_that_is_ended_leaves_no_promise(ledger: Ledger) -> None:
+    """Its promise goes with it, as it does for one that runs."""
+    task = ledger.promised()
+    ledger.rows("UPDATE task SET status = 'paused' WHERE id = ?", task.id)
+
+    assert ledger(store.end_queued, task.id, CANCELLED, "uid:1000").won
+
+    assert ledger.intents() == {}
+
+
+def test_a_retry_has_the_queue_time_of_its_task(ledger: Ledger) -> None:
+    """A new attempt may wait as long as the first one might; the log says that the daemon made it."""
+    task = ledger.running(retries=1, queue_timeout_ms=5_000)
+
+    retry = ledger(store.end_running, task.id, HERE, FAILED, False, "uid:1000").retry
+
+    assert retry is not None
+    assert retry.queue_deadline_ms == ledger.now_ms + 5_000
+    assert ledger.rows("SELECT actor FROM event WHERE subject_id = ?", retry.id) == [("daemon",)]
+
+
+def test_a_paused_task_gets_no_worker(ledger: Ledger) -> None:
+    """A worker is recorded for what runs, or ran; anything else is an answer, not an error."""
+    task = ledger.running()
+    ledger.rows("UPDATE task SET status = 'paused' WHERE id = ?", task.id)
+
+    assert not ledger(store.record_worker, task.id, HERE, WORKER)
+
+
+def test_no_slot_claims_nothing(ledger: Ledger) -> None:
+    """A negative number of free slots is none, and not all."""
+    ledger.queued()
+
+    assert ledger(store.claim, HERE, 0, 5, {"writer": -1}) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,9 @@ def test_a_database_that_is_not_there_is_said_by_name(home: Home, run: Run) -> N
     """A reader of nothing says which file it could not open, and makes none."""
     with pytest.raises(StorageError, match=home.database):
         run(Reader(Database(home.database)).start())
+    for thread in threading.enumerate():  # the failed connection's own thread still answers to the loop
+        if thread is not threading.current_thread():
+            thread.join(5)
 
     assert not Path(home.database).exists()
 

@@ -200,6 +200,28 @@ def test_a_full_disk_is_said_and_outlived(writer: Writer, run: Run, other: sqlit
     assert notes(other) == ["small", "another", large]
 
 
+def test_another_writer_holds_up_a_batch_once(home: Home, writer: Writer, run: Run, other: sqlite3.Connection) -> None:
+    """Where somebody with an SQLite shell holds the database, nobody waits longer because others wait too."""
+    attempts: list[str] = []
+    writer._connection.execute("PRAGMA busy_timeout = 100")
+    writer._connection.set_trace_callback(lambda sql: attempts.append(sql) if sql == "BEGIN IMMEDIATE" else None)
+    shell = sqlite3.connect(home.database, isolation_level=None)
+    shell.execute("BEGIN IMMEDIATE")
+
+    async def body() -> list[Any]:
+        return await asyncio.gather(*(writer.submit(add(str(number))) for number in range(20)), return_exceptions=True)
+
+    answers = run(body())
+
+    assert [type(each) for each in answers] == [StorageError] * 20
+    assert all("database is locked" in each.message and each.retryable for each in answers)
+    assert len(attempts) <= 4  # those that came while the first waited are the second batch; each is tried twice
+    shell.execute("ROLLBACK")
+    shell.close()
+    assert run(answer(writer, add("after"))) == 1
+    assert notes(other) == ["after"]
+
+
 def test_close_writes_what_waits(home: Home, writer: Writer, run: Run) -> None:
     """What was submitted before ``close`` is written; what comes after is refused; closing twice is harmless."""
 

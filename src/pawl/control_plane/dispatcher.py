@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pawl.control_plane import store
 from pawl.control_plane.model import Task
 from pawl.control_plane.statements import Q
-from pawl.errors import StorageError
 from pawl.log import logger
 from pawl.runner.identity import ProcessIdentity
 from pawl.storage import Reader, Writer
@@ -42,13 +41,15 @@ class Dispatcher:
         self._taken: Counter[str] = Counter()
         self._total = 0
         self._queued: set[str] = set()
+        self._claiming = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._expiry: Timer | None = None
+        self._expiring: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to hand out slots, first to what was queued before."""
-        self._queued = {agent for agent, _ in await self._reader.all(Q.queued_agents)}
+        self._queued |= {agent for agent, _ in await self._reader.all(Q.queued_agents)}
         self._task = asyncio.get_running_loop().create_task(self._run(), name="dispatcher")
         self._wake.set()
         await self._arm_expiry()
@@ -62,10 +63,14 @@ class Dispatcher:
             await task
         if self._expiry is not None:
             self._expiry.cancel()
+        if self._expiring is not None:
+            await asyncio.gather(self._expiring, return_exceptions=True)
 
     def reserve(self, agent: str) -> bool:
         """Take a slot for a task that is not stored yet. False where it must queue behind others, or for a slot."""
-        if self._task is None or self._free(agent) < 1 or any(self._free(each) > 0 for each in self._queued):
+        if self._task is None or self._claiming or self._free(agent) < 1:
+            return False
+        if any(self._free(each) > 0 for each in self._queued):
             return False
         self.take(agent)
         return True
@@ -109,8 +114,8 @@ class Dispatcher:
             self._wake.clear()
             try:
                 await self._fill()
-            except StorageError as error:
-                log.warning("cannot claim", code=error.code, error=error.message)
+            except Exception as error:  # nobody else would start anything any more
+                log.error("cannot claim", exc_info=error)
                 self._timers.after(_RETRY_MS, self._wake.set)
 
     async def _fill(self) -> None:
@@ -122,13 +127,16 @@ class Dispatcher:
                 return
             # an agent leaves the set before the claim: what is queued meanwhile puts it back
             self._queued -= set(agents)
+            self._claiming = True  # until its slots are counted nobody may take one past the queue
             try:
                 tasks = await self._writer.submit(
                     store.claim, self._owner, self._timers.clock.monotonic_ms(), room, agents
                 )
-            except StorageError:
+            except BaseException:
                 self._queued |= set(agents)
                 raise
+            finally:
+                self._claiming = False
             found = Counter(task.agent for task in tasks)
             # who got all it asked for, or was cut off by the room, may have more
             self._queued |= {agent for agent, free in agents.items() if found[agent] >= free or len(tasks) >= room}
@@ -148,16 +156,16 @@ class Dispatcher:
 
     def _expire(self) -> None:
         self._expiry = None
-        asyncio.get_running_loop().create_task(self._expire_now())
+        self._expiring = asyncio.get_running_loop().create_task(self._expire_now())
 
     async def _expire_now(self) -> None:
         try:
             for task in await self._writer.submit(store.expire):
                 self._expired(task)
             await self._arm_expiry()
-        except StorageError as error:
-            log.warning("cannot end what waited too long", code=error.code, error=error.message)
-            self._timers.after(_RETRY_MS, self._expire)
+        except Exception as error:
+            log.error("cannot end what waited too long", exc_info=error)
+            self._expiry = self._timers.after(_RETRY_MS, self._expire)
 
     async def _arm_expiry(self) -> None:
         row = await self._reader.one(Q.next_queue_deadline)

@@ -20,7 +20,7 @@ from pawl.control_plane.statements import Q
 from pawl.control_plane.store import Ended, Submitted
 from pawl.control_plane.supervisor import Supervisor
 from pawl.control_plane.work import Roster, Settings
-from pawl.errors import AmbiguousId, PawlError, StorageError, TaskNotFound
+from pawl.errors import AmbiguousId, PawlError, RefusedByState, StorageError, TaskNotFound
 from pawl.home import Home
 from pawl.ids import ID_CHARACTERS, PREFIX_CHARACTERS_MIN
 from pawl.log import logger
@@ -34,6 +34,7 @@ Answer = TypeVar("Answer")
 
 log = logger("control_plane")
 _MINDER_MS = 60_000
+_KEEPER_RETRY_MS = 1_000
 _CANCEL_MARGIN_S = 10.0  # beyond the grace: for KILL, and for writing that nothing is left
 _CAP_CHECK_BUSY_MS = 100
 _CAP_CHECK_QUIET_MS = 500
@@ -79,6 +80,12 @@ class ControlPlane:
         await self.recovery.run()
         await self.recovery.sweep_spools()
 
+    async def ended_work_settled(self) -> None:
+        """Wait until what recovery found ended is settled and cleaned up, as long as that may reasonably take."""
+        ending = {live.over for live in self.supervisor.live.values() if live.record is not None or live.task.ended}
+        if ending:
+            await asyncio.wait(ending, timeout=self.settings.kill_grace_ms / 1000 + _CANCEL_MARGIN_S)
+
     def configure(self, settings: Settings, roster: Roster) -> None:
         """Take what the configuration says; also while running."""
         self.settings = settings
@@ -92,7 +99,7 @@ class ControlPlane:
 
     async def serve(self) -> None:
         """Begin to start queued work."""
-        await self._start_keeper()
+        self._keeper = await self._new_keeper()
         await self.dispatcher.start()
         self._mind()
         self._check_outputs()
@@ -156,7 +163,11 @@ class ControlPlane:
         if ended.task.status == "running":
             live = self.supervisor.live.get(task.id)
             if live is None:
-                raise StorageError(f"cannot cancel {task.id}: it belongs to the daemon with pid {ended.task.owner_pid}")
+                raise RefusedByState(
+                    f"cannot cancel {task.id}: it belongs to the daemon with pid {ended.task.owner_pid}, which is not "
+                    "proven gone; ask that one, or look at it with `pawl status`",
+                    id=task.id, pid=ended.task.owner_pid,
+                )  # fmt: skip
             ended = await self.supervisor.end(live, outcome, actor)
         live = self.supervisor.live.get(task.id)
         if live is not None and ended.task.ended:
@@ -169,6 +180,8 @@ class ControlPlane:
         live = self.supervisor.live.get(task.id)
         if live is not None:
             return await asyncio.shield(live.over)
+        if task.ended:
+            return task
         future: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
         waiters = self._waiters.setdefault(task.id, [])
         waiters.append(future)
@@ -241,21 +254,35 @@ class ControlPlane:
         _resolve(self._waiters.get(task.id, ()), task)
 
     async def _launch(self, order: LaunchOrder) -> ProcessIdentity:
-        if self._keeper_starting is not None:
+        while self._keeper_starting is not None:
             await asyncio.shield(self._keeper_starting)
         assert self._keeper is not None
         return await self._keeper.launch(order)
 
-    async def _start_keeper(self) -> None:
-        self._keeper = Keeper(on_exit=self.supervisor.worker_ended, on_lost=self._keeper_lost)
-        await self._keeper.start()
+    async def _new_keeper(self) -> Keeper:
+        keeper = Keeper(on_exit=self.supervisor.worker_ended, on_lost=self._keeper_lost, log=self.home.keeper_log)
+        await keeper.start()
+        return keeper
 
     def _keeper_lost(self) -> None:
         """Start another one; the workers of the lost one are watched from here."""
         log.error("the keeper died; starting another")
         self.supervisor.keeper_lost()
-        self._keeper_starting = asyncio.get_running_loop().create_task(self._start_keeper())
-        self._keeper_starting.add_done_callback(lambda done: setattr(self, "_keeper_starting", None))
+        if not self._closing and self._keeper_starting is None:
+            self._keeper_starting = self._aside(self._replace_keeper())
+
+    async def _replace_keeper(self) -> None:
+        """Try until there is one; launches wait meanwhile, each within its own bound."""
+        try:
+            while True:
+                try:
+                    self._keeper = await self._new_keeper()
+                    return
+                except PawlError as error:
+                    log.error("cannot start a keeper; trying again", code=error.code, error=error.message)
+                    await self.timers.sleep(_KEEPER_RETRY_MS)
+        finally:
+            self._keeper_starting = None
 
     # --- heartbeats and the periodic pass: timers run only while there is something to mind ----------------------
 
@@ -279,15 +306,16 @@ class ControlPlane:
                 await self.writer.submit(store.beat, self.owner, self.timers.clock.monotonic_ms(), ids)
             await self.recovery.run()
             await self._time_out_stale()
-            reaped = {live.worker.pid for live in self.supervisor.live.values() if live.worker is not None}
+            kept = {live.worker.pid for live in self.supervisor.live.values() if live.worker is not None}
             keeper = self._keeper.identity if self._keeper is not None else None
-            exits.reap_strays(reaped | ({keeper.pid} if keeper else set()))
+            exits.reap_strays(kept | ({keeper.pid} if keeper else set()))
         except PawlError as error:
             log.warning("cannot mind the running tasks", code=error.code, error=error.message)
         except Exception as error:  # a bug in one pass must not be the last pass
             log.error("minding the running tasks failed", exc_info=error)
         if self.supervisor.live or self.writer.log_is_long or await self._anything_to_mind():
             self._mind()
+            self._check_outputs()
 
     async def _anything_to_mind(self) -> bool:
         try:
@@ -321,10 +349,11 @@ class ControlPlane:
         if self._checking:
             self.timers.after(_CAP_CHECK_BUSY_MS if busy else _CAP_CHECK_QUIET_MS, self._check_outputs_now)
 
-    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+    def _aside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._side.add(task)
         task.add_done_callback(self._side.discard)
+        return task
 
 
 def _resolve(futures: Iterable[asyncio.Future[Answer]], answer: Answer) -> None:

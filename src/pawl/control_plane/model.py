@@ -199,6 +199,12 @@ class Intent(NamedTuple):
                 return "its digest or size is malformed"
         if self.status == "failed" and not (self.error_code and self.error_message):
             return "it promises a failure without a reason"
+        if (self.stderr_sha256 is None) != (self.stderr_bytes is None):
+            return "its digest or size is malformed"
+        if self.truncated not in (0, 1):
+            return f"it says {self.truncated} where it should say whether its output was cut"
+        if self.status == "completed" and self.error_code is not None:
+            return "it promises success and names an error"
         return None
 
 

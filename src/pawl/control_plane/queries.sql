@@ -60,7 +60,7 @@ WHERE status = 'queued' AND queue_deadline_ms IS NOT NULL;
 -- name: record_worker
 -- no change of status; also on a row that was cancelled meanwhile, so that clean-up knows whom to end
 UPDATE task SET worker_pid = ?, worker_start = ?, worker_boot = ?
-WHERE id = ? AND owner_pid = ? AND owner_start = ? AND owner_boot = ? AND worker_pid IS NULL AND status <> 'queued';
+WHERE id = ? AND owner_pid = ? AND owner_start = ? AND owner_boot = ? AND worker_pid IS NULL AND status NOT IN ('queued', 'paused');
 
 -- name: promise
 -- the settlement intent, only while the row is running and still this owner's

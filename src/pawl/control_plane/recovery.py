@@ -23,9 +23,9 @@ from pawl.control_plane.statements import Q
 from pawl.control_plane.supervisor import Supervisor
 from pawl.home import Home
 from pawl.log import logger
-from pawl.runner import tree
 from pawl.runner.exits import Exits
-from pawl.runner.identity import Liveness, ProcessIdentity, identity_of, probe
+from pawl.runner.identity import Liveness, ProcessIdentity, probe
+from pawl.runner.lineage import session_leader
 from pawl.runner.spool import ExitRecord, MarkState, Spool
 from pawl.storage import Reader, Writer
 from pawl.timers import Timers
@@ -93,7 +93,14 @@ class Recovery:
             row = await self._reader.one(Q.by_id, (name,))
             task = None if row is None else Task._make(row)
             if task is not None and task.ended and task.cleanup != "pending":
-                await asyncio.to_thread(self._spool(task).remove)
+                await self._remove(self._spool(task))
+
+    async def _remove(self, spool: Spool) -> None:
+        """Remove a spool. What cannot be removed keeps nobody from starting."""
+        try:
+            await asyncio.to_thread(spool.remove)
+        except OSError as error:
+            log.warning("cannot remove a spool", path=spool.path, error=str(error))
 
     def _without_newborn(self, running: list[Task]) -> list[Task]:
         """A row of ours that nobody drives may be one whose commit was read before its submitter heard of it: it is
@@ -173,7 +180,7 @@ class Recovery:
         if worker is None and mark.state is MarkState.BARRED:
             return Verdict("lose", f"{gone} before it had started the work; found at the restart")
         if worker is None:
-            worker = await asyncio.to_thread(_session_leader, task.id)
+            worker = await asyncio.to_thread(session_leader, task.id)
         if worker is None:
             return Verdict("lose", f"{gone} while it was starting the work, and no process of it is left")
         liveness = await asyncio.to_thread(probe, worker)
@@ -200,8 +207,8 @@ class Recovery:
         ended = await self._settlement.apply(task.id, owner, intent.status, intent.artifacts[0])
         self.report["settled"] += ended.won
         if ended.won and ended.task.cleanup is None:
-            self._spool(task).remove()
             self._tell_over(ended.task, ended.retry)
+            await self._remove(self._spool(task))
 
     async def _end(self, task: Task, owner: ProcessIdentity, outcome: Outcome) -> None:
         ended = await self._writer.submit(store.end_running, task.id, owner, outcome, True, store.DAEMON)
@@ -237,18 +244,3 @@ class Recovery:
 
     def _spool(self, task: Task) -> Spool:
         return Spool(os.path.join(self._home.spool, task.id))
-
-
-def _session_leader(task_id: str) -> ProcessIdentity | None:
-    """The worker of a task whose spool does not name it: the leader of the session that its processes share."""
-    for member in tree.members(None, task_id):
-        try:
-            leader = os.getsid(member.pid)
-        except OSError:
-            continue
-        if leader == member.pid:
-            return member
-        found = identity_of(leader)
-        if found is not None:
-            return found
-    return None

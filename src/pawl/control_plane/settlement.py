@@ -99,8 +99,13 @@ class Settlement:
         stdout, stderr = await asyncio.gather(
             self._artifacts.stage_file(output.stdout, output.stdout_bytes),
             self._artifacts.stage_file(output.stderr, output.stderr_bytes),
+            return_exceptions=True,
         )
-        return stdout, stderr
+        if isinstance(stdout, Staged) and isinstance(stderr, Staged):
+            return stdout, stderr
+        # one failed: the other must not stay on a disk that may be full
+        self._artifacts.discard(*(each for each in (stdout, stderr) if isinstance(each, Staged)))
+        raise next(each for each in (stdout, stderr) if isinstance(each, BaseException))
 
     async def publish(self, stdout: Staged, stderr: Staged | None) -> None:
         """Give staged bytes their names, durably."""

@@ -47,7 +47,8 @@ def submit(tx: Transaction, new: NewTask, owner: ProcessIdentity | None, mono_ms
     status = "queued" if owner is None else "running"
     task = _insert(tx, new, owner, mono_ms)
     audit.record(
-        tx, actor=new.principal or DAEMON, subject=("task", task.id), event="submitted", change=(None, status),
+        tx, actor=DAEMON if new.retry_of else new.principal or DAEMON, subject=("task", task.id), event="submitted",
+        change=(None, status),
         details={"agent": new.agent, "kind": new.kind} | ({"retry_of": new.retry_of} if new.retry_of else {}),
     )  # fmt: skip
     return Submitted(task, True)
@@ -57,7 +58,7 @@ def claim(tx: Transaction, owner: ProcessIdentity, mono_ms: int, slots: int, age
     """Start the best queued tasks: at most ``slots`` in all and as many of each agent as ``agents`` says."""
     best: list[tuple[int, int]] = []
     for agent, free in agents.items():
-        rows = tx.execute(Q.next_of_agent, (agent, min(free, slots))).fetchall()
+        rows = tx.execute(Q.next_of_agent, (agent, max(0, min(free, slots)))).fetchall()
         best += [(-priority, seq) for priority, seq in rows]
     started = []
     for _, seq in sorted(best)[:slots]:
@@ -120,6 +121,7 @@ def end_queued(tx: Transaction, task_id: str, outcome: Outcome, actor: str) -> E
     for statement, before in ((Q.end_queued, "queued"), (Q.end_paused, "paused")):
         row = tx.one(statement, values)
         if row is not None:
+            tx.execute(Q.forget_promise, (task_id,))
             task = Task._make(row)
             _event(tx, task, outcome.status, (before, outcome.status), reason=outcome.error_message, actor=actor)
             return Ended(True, task)
@@ -240,6 +242,7 @@ def _retry(tx: Transaction, task: Task) -> Task | None:
         creator=task.creator, principal=task.principal, priority=task.priority, retries=task.retries_left - 1,
         cwd=task.cwd, env=task.env, chain=task.chain, depth=task.depth, parent_id=task.parent_id,
         goal_id=task.goal_id, labels=task.labels, source=task.source, attempt=task.attempt + 1, retry_of=task.id,
+        queue_timeout_ms=None if task.queue_deadline_ms is None else task.queue_deadline_ms - task.created_at_ms,
         inputs=tuple((name, Artifact(*rest)) for name, *rest in tx.execute(Q.inputs, (task.seq,))),
     )  # fmt: skip
     return submit(tx, new, None, 0).task

@@ -29,7 +29,8 @@ from pawl.log import logger
 from pawl.runner.exits import Exits
 from pawl.runner.identity import ProcessIdentity
 from pawl.runner.launcher import KeeperLost, LaunchOrder, LaunchRefused
-from pawl.runner.spool import ExitRecord, Spool
+from pawl.runner.lineage import session_leader
+from pawl.runner.spool import ExitRecord, MarkState, Spool
 from pawl.storage import Artifact, ArtifactStore, Reader, Writer
 from pawl.timers import Timer, Timers
 
@@ -52,6 +53,8 @@ class Live:
         self.record: ExitRecord | None = None
         self.leftovers = False
         self.early: Outcome | None = None
+        self.watched = False  # whether somebody waits for the exit of its worker
+        self.over_cap = False  # whether its end was decided since it wrote too much
         self.rescues = 0
         self.deadline: Timer | None = None
         loop = asyncio.get_running_loop()
@@ -168,7 +171,7 @@ class Supervisor:
     def keeper_lost(self) -> None:
         """The keeper died: watch its living workers ourselves."""
         for live in self.live.values():
-            if live.worker is not None and live.record is None and not live.turn.done():
+            if live.worker is not None and live.record is None and not live.watched:
                 self._spawn_side(self._watch_exit(live))
 
     async def stop(self) -> None:
@@ -193,7 +196,7 @@ class Supervisor:
             self._watch_deadline(live)
             plan = await self._start(live, plan) or plan
         if isinstance(plan, Refusal):
-            live.inline = True  # nothing ran
+            live.inline = not live.leftovers  # nothing ran, unless nobody knows
             await self._conclude(live, _failed(plan.code, plan.message), Output(data=b""))
             return
         await self._see_through(live)
@@ -252,10 +255,12 @@ class Supervisor:
     async def _after_loss(self, live: Live) -> Refusal | None:
         """The keeper died or hangs under a launch: find out whether it happened, and see to it that it will not."""
         mark = await asyncio.to_thread(live.spool.bar)
-        if mark.worker is None:
-            live.leftovers = True  # nobody knows: look for processes of it all the same
+        if mark.worker is None and mark.state is MarkState.BARRED:
             return Refusal("keeper_lost", "the process that starts programs died or hung before this one was started")
-        live.worker = mark.worker
+        live.worker = mark.worker or await asyncio.to_thread(session_leader, live.task.id)
+        if live.worker is None:
+            live.leftovers = True  # nobody knows: look for processes of it all the same
+            return Refusal("keeper_lost", "the process that starts programs died while it was starting this one")
         self._spawn_side(self._watch_exit(live))
         return None
 
@@ -278,16 +283,17 @@ class Supervisor:
     async def _watch_exit(self, live: Live) -> None:
         """Wait for a worker that no keeper of ours reports."""
         assert live.worker is not None
+        live.watched = True
         gone = asyncio.ensure_future(self._exits.wait(live.worker))
         await asyncio.wait({gone, live.turn}, return_when=asyncio.FIRST_COMPLETED)
         if live.turn.done():
             gone.cancel()
             return
         read = await self._exits.settled_record(live.spool, live.worker)
-        while read.reason == "pending":
+        while read.reason == "pending" and not live.turn.done():
             await self._timers.sleep(1_000)
             read = await self._exits.settled_record(live.spool, live.worker)
-        live.record = read.record
+        live.record = live.record or read.record
         live.leftovers = True  # nobody has looked
         live.wake()
 
@@ -297,7 +303,7 @@ class Supervisor:
         if ended.task.cleanup == "pending":
             await self._clean(live, keep_output=ended.task.output is None)
         else:
-            self._finish(live, ended)
+            await self._finish(live, ended)
 
     async def _clean(self, live: Live, *, keep_output: bool) -> None:
         """Prove that no process of an ended task is left, and keep what it wrote where that is not settled yet."""
@@ -310,7 +316,7 @@ class Supervisor:
         ended = await self._settlement.insist(
             live.task.id, lambda: self._writer.submit(store.clean, live.task.id, done)
         )
-        self._finish(live, ended)
+        await self._finish(live, ended)
 
     async def _keep_output(self, live: Live, done: CleanUp) -> CleanUp:
         record = live.record
@@ -318,7 +324,11 @@ class Supervisor:
             record = (await self._exits.settled_record(live.spool, live.worker)).record
         output = ending.so_far(record, live.spool, live.max_output_bytes)
         stdout, stderr = await self._settlement.stage(output)
-        await self._settlement.publish(stdout, stderr)
+        try:
+            await self._settlement.publish(stdout, stderr)
+        except BaseException:
+            self._artifacts.discard(stdout, stderr)
+            raise
         if output.truncated:
             done = done._replace(report=done.report | {"written_bytes": ending.written(record, live.spool)})
         return done._replace(
@@ -329,8 +339,12 @@ class Supervisor:
             signal=record and record.signal,
         )
 
-    def _finish(self, live: Live, ended: Ended) -> None:
+    async def _finish(self, live: Live, ended: Ended) -> None:
         """Nothing of the task is left to do."""
+        retry = ended.retry
+        if retry is None and ended.task.retries_left and ended.task.status in store.RETRIED:
+            # it was made by somebody else's transaction, or by one whose answer was lost
+            retry = await self._settlement.insist(live.task.id, lambda: self._settlement.retry_of(live.task.id))
         if live.over.done():
             return
         live.task = ended.task
@@ -341,7 +355,7 @@ class Supervisor:
         del self.live[live.task.id]
         live.over.set_result(ended.task)
         self._release(live.task.agent)
-        self._tell_over(ended.task, ended.retry)
+        self._tell_over(ended.task, retry)
 
     def _discard(self, spool: Spool) -> None:
         """Remove a spool on a thread: nobody waits for it, and a dead daemon's are swept at the next start."""
@@ -397,8 +411,7 @@ class Supervisor:
         if task.cleanup == "pending":
             await self._clean(live, keep_output=task.output is None)
         else:
-            retry = await self._settlement.insist(task.id, lambda: self._settlement.retry_of(task.id))
-            self._finish(live, Ended(True, task, retry))
+            await self._finish(live, Ended(True, task))
 
     def _spawn_side(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the drivers whose failure is logged."""
@@ -433,11 +446,12 @@ class Supervisor:
         """End the tasks whose output is over the cap. Returns whether any output grew much since the last look."""
         busy = False
         for live in tuple(self.live.values()):
-            if live.worker is None or live.turn.done():
+            if live.worker is None or live.turn.done() or live.over_cap:
                 continue
             size = max(_size(live.spool.stdout), _size(live.spool.stderr))
             busy = busy or size > live.max_output_bytes // 4
             if size > live.max_output_bytes:
+                live.over_cap = True
                 self._spawn_side(self._over_cap(live))
         return busy
 

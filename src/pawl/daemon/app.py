@@ -48,6 +48,7 @@ class App:
         self.config: Config
         self._lock = Lock(home)
         self._stopping: asyncio.Task[None] | None = None
+        self._cancel_soon: asyncio.Task[None] | None = None
         self._opened: list[Callable[[], Awaitable[None]]] = []  # how to close what is open, in the order of opening
         self._bad_reload: str | None = None
 
@@ -63,6 +64,7 @@ class App:
             refused = self._read_config()
             await self.plane.recover()  # whatever the configuration is like: the rows are made true
             if refused is not None:
+                await self.plane.ended_work_settled()
                 raise refused
             await self._listen()
             await self.plane.serve()
@@ -214,9 +216,13 @@ class App:
             left = sorted(self.plane.supervisor.live)
             await self._record("stopped", {"left_running": left})
             log.info("stopped", left_running=left)
+        except Exception as error:
+            log.error("stopping did not go as it should", exc_info=error)
         finally:
-            await self._close()
-            self.stopped.set()
+            try:
+                await self._close()
+            finally:
+                self.stopped.set()
 
     async def _wait_for_running(self) -> None:
         """Give what runs the grace to end by itself."""
@@ -243,9 +249,14 @@ class App:
 
     async def _close(self) -> None:
         """Let go of everything that was opened, in the order of its opening backwards."""
-        while self._opened:
-            await self._opened.pop()()
-        self._lock.release()
+        try:
+            while self._opened:
+                try:
+                    await self._opened.pop()()
+                except Exception as error:  # the others are closed all the same
+                    log.error("cannot close a part", exc_info=error)
+        finally:
+            self._lock.release()
 
     async def _close_timers(self) -> None:
         self.timers.close()

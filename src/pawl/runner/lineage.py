@@ -1,10 +1,11 @@
-"""Where a process comes from: its session, its ancestors, and the environment it was started with."""
+"""Where a process comes from: its session, its ancestors, the environment it was started with; and a task's worker."""
 
 from __future__ import annotations
 
 import os
 
-from pawl.runner import kernel, processes
+from pawl.runner import kernel, processes, tree
+from pawl.runner.identity import ProcessIdentity, identity_of
 
 _ANCESTORS_MAX = 128
 
@@ -34,6 +35,21 @@ def environment_of(pid: int) -> dict[str, str]:
         return {}
     pairs = (os.fsdecode(item).partition("=") for item in text.split(b"\0") if item)
     return {name: value for name, _, value in pairs}
+
+
+def session_leader(task_id: str) -> ProcessIdentity | None:
+    """The worker of a task whose spool does not name it: the leader of the session that its processes share."""
+    for member in tree.members(None, task_id):
+        try:
+            leader = os.getsid(member.pid)
+        except OSError:
+            continue
+        if leader == member.pid:
+            return member
+        found = identity_of(leader)
+        if found is not None:
+            return found
+    return None
 
 
 def _lineage_psutil(pid: int) -> tuple[int, list[int]]:

@@ -122,6 +122,7 @@ class Spool:
             shutil.rmtree(self.path, ignore_errors=True)
             if not os.path.lexists(self.path):
                 return
+            _open_up(self.path)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.path)
 
@@ -229,3 +230,15 @@ def _is_count(value: object, most: int = 2**63 - 1) -> bool:
 
 def _is_duration(value: object) -> bool:
     return type(value) in (int, float) and 0 <= value < float("inf")  # type: ignore[operator]
+
+
+def _open_up(path: str) -> None:
+    """Let directories be emptied that a worker made read-only, as some build caches are."""
+    with contextlib.suppress(OSError):
+        os.chmod(path, 0o700)
+    for folder, names, _ in os.walk(path):
+        for name in names:
+            inner = os.path.join(folder, name)
+            if not os.path.islink(inner):
+                with contextlib.suppress(OSError):
+                    os.chmod(inner, 0o700)

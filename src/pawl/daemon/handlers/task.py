@@ -87,6 +87,7 @@ async def wait(app: App, call: Call, params: messages.Wait) -> dict[str, Any]:
         except TaskNotFound:
             missing.append(text)
     waits = {each: asyncio.ensure_future(app.plane.wait(task)) for each, task in found.items()}
+    await asyncio.sleep(0)  # what is over already is told whatever the time limit
     timer = (
         asyncio.ensure_future(app.timers.sleep(_ms(params.timeout_s) or 0)) if params.timeout_s is not None else None
     )
