@@ -17,6 +17,8 @@ from typing import Protocol
 from pawl.errors import HomeRefused
 from pawl.home import Home
 
+_OFFSET_MS_MAX = 1000 * 365 * 86_400_000  # a thousand years: more does not fit a timestamp
+
 
 class Clock(Protocol):
     """What tells the time."""
@@ -97,6 +99,7 @@ def _offset_ms(path: str, otherwise: int) -> int:
     """The offset in a file; while it is missing or half written, the one before."""
     try:
         with open(path) as file:
-            return round(float(file.read()) * 1000)
+            offset_ms = round(float(file.read()) * 1000)
+        return offset_ms if abs(offset_ms) < _OFFSET_MS_MAX else otherwise
     except (OSError, ValueError, OverflowError):
         return otherwise

@@ -6,6 +6,8 @@ said, with its code.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import Any
 
 import structlog
@@ -21,7 +23,7 @@ def configure(level: str = "info") -> None:
             structlog.processors.JSONRenderer(default=str),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(_stderr()),
+        logger_factory=structlog.PrintLoggerFactory(_Careful()),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
 
@@ -31,7 +33,15 @@ def logger(room: str) -> Any:
     return structlog.get_logger(room=room)
 
 
-def _stderr() -> Any:
-    import sys
+class _Careful:
+    """Standard error, but a line that cannot be written (a full disk) is lost and fails nobody: what was to be logged
+    matters more than the log."""
 
-    return sys.stderr
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return sys.stderr.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()

@@ -43,7 +43,7 @@ def main() -> None:
 
     def stop(asked: Asked) -> dict[str, object]:
         threading.Timer(0.1, stopping.set).start()
-        return {"pid": os.getpid(), "running": [], "grace_s": 0}
+        return {"pid": os.getpid(), "running": [], "queued": 2, "grace_s": 0 if asked.params["wait"] is False else 0.5}
 
     # The task's worker is whoever started this: alive before and after.
     running = task(status="running", worker={"pid": os.getppid(), "started": "1"})

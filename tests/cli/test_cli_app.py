@@ -11,6 +11,7 @@ from cli_runs import Ran
 from fake_daemon import TASK_ID, Asked, FakeDaemon, always, task
 
 from pawl import __version__
+from pawl.cli import app
 from pawl.cli.table import GROUPS, every
 from pawl.cli.table.model import Command
 
@@ -55,6 +56,53 @@ def test_a_slip_of_the_finger_gets_a_suggestion(pawl: Pawl) -> None:
     assert "running" in pawl("list", "--status", "runing").err
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("run", "delegate"), ("tasks", "list"), ("ls", "list"), ("ps", "list"), ("stop", "daemon stop")],
+)
+def test_the_words_of_other_programs_get_a_suggestion(pawl: Pawl, word: str, meant: str) -> None:
+    """What means the same is named."""
+    ran = pawl(word)
+
+    assert (ran.status, ran.out) == (2, "")
+    assert f"Did you mean `pawl {meant}`?" in ran.err
+    assert ran.err.count("Did you mean") == 1
+
+
+def test_what_is_suggested_exists() -> None:
+    """Each suggestion is a command of the table."""
+    known = {command.words for command in every()}
+
+    assert {meant.removesuffix(" TASK") for meant in app._ALIASES.values()} <= known
+    assert not set(app._ALIASES) & (known | set(GROUPS))
+
+
+def test_a_group_alone_names_its_commands(pawl: Pawl) -> None:
+    """So that the next try is the right one."""
+    assert "Its commands: run, start, stop, restart, status, install." in pawl("daemon").err
+
+
+def test_help_is_a_word_too(pawl: Pawl) -> None:
+    """Before any command, for all of them, for a group; never for one that is not there."""
+    assert pawl("help") == pawl("help", "help") == pawl("--help")
+    assert pawl("help", "daemon", "stop") == pawl("daemon", "stop", "--help")
+    assert pawl("--home", "/h", "help", "daemon") == pawl("daemon", "--help")
+    assert pawl("help", "nonsense").status == 2
+    assert pawl("help", "run").err.startswith("pawl: No such command 'run'. Did you mean `pawl delegate`?")
+
+
+def test_the_first_help_tells_every_exit_status_within_the_terminal(
+    pawl: Pawl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """141 among them; nothing is wider than the terminal."""
+    monkeypatch.setenv("COLUMNS", "60")
+
+    out = pawl("--help").out
+
+    assert "141 nobody reads" in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 60
+
+
 def test_a_prompt_without_quotes_is_explained(pawl: Pawl) -> None:
     """The commonest slip of all."""
     ran = pawl("delegate", "coder", "Fix", "the", "test")
@@ -89,7 +137,9 @@ def test_the_first_help_lists_every_command(pawl: Pawl) -> None:
 
 def test_the_version(pawl: Pawl) -> None:
     """As text and as a document."""
-    assert pawl("--version") == (0, f"pawl {__version__}\n", "")
+    for words in (["--version"], ["-V"], ["version"]):
+        assert pawl(*words) == (0, f"pawl {__version__}\n", "")
+    assert pawl("--json", "version").json == {"version": __version__}
     assert pawl("--version", "--json").json == {"version": __version__}
 
 

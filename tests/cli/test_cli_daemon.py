@@ -108,7 +108,7 @@ def test_stop_answers_when_the_process_is_gone_and_says_what_runs_on(pawl: Pawl,
 
     ran = pawl("daemon", "stop", "--json")
 
-    assert ran.json == {"pid": pid, "cancelled": False, "running": [TASK_ID], "left": [TASK_ID]}
+    assert ran.json == {"pid": pid, "cancelled": False, "running": [TASK_ID], "left": [TASK_ID], "queued": 2}
     assert not daemon_process.alive(pid)
     assert pawl("daemon", "stop").status == 3
 
@@ -138,6 +138,88 @@ def test_restart_stops_and_starts_and_starts_where_none_runs(pawl: Pawl, stand_i
     assert second["stopped_pid"] == first["pid"]
     assert second["pid"] != first["pid"]
     pawl("daemon", "stop")
+
+
+def test_stop_says_how_many_stay_queued(pawl: Pawl, stand_in: Behave) -> None:
+    """And that it waits for what runs."""
+    stand_in("good")
+    pawl("daemon", "start")
+
+    ran = pawl("daemon", "stop")
+
+    assert "waiting up to 0.5 s for what runs to end by itself (1 task)" in ran.err
+    assert "2 tasks stay queued and start with the next daemon\n" in ran.out
+
+
+def test_an_end_that_takes_long_is_told_of(pawl: Pawl, stand_in: Behave, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--cancel`` does not wait in silence."""
+    monkeypatch.setattr(daemon_process, "STOP_MARGIN_S", 1.0)
+    monkeypatch.setattr(daemon_process, "TELL_AFTER_S", 0.2)
+    stand_in("lingers")
+    pawl("daemon", "start")
+
+    assert "waiting up to 1.3 s for 1 task to end\n" in pawl("daemon", "stop", "--cancel").err
+
+
+def test_restart_waits_for_no_work(pawl: Pawl, stand_in: Behave) -> None:
+    """The grace is for those who stop: the work outlives the daemon."""
+    stand_in("good")
+    pawl("daemon", "start")
+
+    ran = pawl("daemon", "restart")
+
+    assert (ran.status, ran.err) == (0, "")
+    pawl("daemon", "stop")
+
+
+def test_restart_refuses_a_faulty_configuration_first(home: Home, pawl: Pawl, stand_in: Behave) -> None:
+    """Exit 2, every fault, and the daemon runs on; without a daemon none is started."""
+    stand_in("good")
+    home.prepare()
+    Path(home.config).write_text("nonsense = 1\nrubbish = 2\n")
+
+    alone = pawl("daemon", "restart")
+    pid = pawl("daemon", "start", "--json").json["pid"]
+    text = pawl("daemon", "restart")
+    json = pawl("daemon", "restart", "--json")
+
+    assert (alone.status, alone.err.splitlines()[-1]) == (2, "no daemon was started")
+    assert (text.status, text.out) == (2, "")
+    assert "config.toml:1" in text.err
+    assert "config.toml:2" in text.err
+    assert f"the daemon with pid {pid} runs on with its old configuration" in text.err
+    assert (json.status, json.error["code"], len(json.error["details"]["faults"])) == (2, "config_invalid", 2)
+    assert daemon_process.alive(pid)
+    pawl("daemon", "stop")
+
+
+def test_stop_where_none_runs_has_nothing_to_stop(home: Home, pawl: Pawl) -> None:
+    """Exit 3, without advice to start one."""
+    assert pawl("daemon", "stop") == (3, "", f"pawl: no daemon runs at {home.path}: nothing to stop\n")
+
+
+def test_stop_does_not_say_that_none_runs_while_one_is_silent(home: Home, pawl: Pawl) -> None:
+    """Its lock is held: it is there and does not answer."""
+    home.prepare()
+    with open(home.lock, "w") as holder:
+        import fcntl
+
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        ran = pawl("daemon", "stop")
+
+    assert ran.status == 3
+    assert "no daemon answers" in ran.err
+
+
+def test_a_stopping_daemon_is_shown_as_one(daemon: Start, pawl: Pawl) -> None:
+    """By both commands that tell of it."""
+    answer = overview()
+    answer["daemon"]["stopping"] = True
+    daemon({"daemon.status": always(answer)})
+
+    assert "stopping, pid 4711" in pawl("daemon", "status").out
+    assert "stopping: it takes no new work" in pawl("status").out
+    assert pawl("daemon", "status", "--json").json["stopping"] is True
 
 
 def test_status_says_who_and_since_when(daemon: Start, pawl: Pawl) -> None:

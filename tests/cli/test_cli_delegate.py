@@ -115,6 +115,44 @@ def test_delegate_wait_prints_the_output_and_nothing_else(daemon: Start, pawl: P
     assert fake.methods() == ["task.delegate", "task.wait", "task.result"]
 
 
+@pytest.mark.parametrize("words", [["delegate", "coder", "x", "--wait"], ["result", TASK_ID]])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_output_without_a_final_newline_does_not_run_into_the_note(
+    daemon: Start, process: Process, words: list[str], together: bool, status: str
+) -> None:
+    """With ``2>&1`` the note has a line of its own; else, and where no note follows, there is nothing but the bytes."""
+    end = task(status=status)
+    daemon(
+        {
+            "task.delegate": always(task(status="running")),
+            "task.wait": always(waited(end)),
+            "task.get": always(end),
+            "task.result": streamed({"id": TASK_ID, "status": status, "size_bytes": 3}, b"abc"),
+        }
+    )
+
+    ran = process(*words, **({"stderr": subprocess.STDOUT} if together else {}))
+    out = ran.communicate()[0]
+
+    if not together or (words[0] == "result" and status == "completed"):
+        assert out == b"abc"
+    else:
+        assert b"abc\ntask " in out
+
+
+def test_a_prompt_over_the_limit_is_told_with_its_own_size(daemon: Start, process: Process) -> None:
+    """Not only with that of the request around it."""
+    daemon({})
+
+    ran = process("delegate", "coder", stdin=subprocess.PIPE)
+    err = ran.communicate(b"x" * 9_000_000)[1]
+
+    assert ran.returncode == 2
+    assert b"cannot send a prompt of 9000000 bytes" in err
+    assert b"the limit is 8388608" in err
+
+
 def test_delegate_wait_follows_the_retries_to_the_last(daemon: Start, pawl: Pawl) -> None:
     """The output is that of the attempt that counted."""
     tries = {

@@ -42,7 +42,7 @@ def spelled(invocation: Invocation | None) -> Any:
 
 GOOD = {
     "text": ["x", "two words", "", "-", "é", "a=b", "0193f2a1"],
-    "integer": ["0", "7", "-3", "+2"],
+    "integer": ["7", "0", "-3", "+2"],
     "duration": ["90", "10m", "1h30m", "0.5s"],
     "size": ["512", "64KiB"],
     "path": ["/tmp", "a/../b", "~/x", "."],

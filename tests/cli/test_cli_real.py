@@ -144,6 +144,25 @@ def test_stop_leaves_work_running_and_says_so(real: Pawl) -> None:
     assert real("status", task["id"], "--json").json["status"] == "cancelled"
 
 
+def test_work_without_a_daemon_is_told_of_and_cancel_says_what_it_did(real: Pawl, home: Home) -> None:
+    """A killed daemon leaves work: ``stop`` names it; ``stop --cancel`` counts what it ended and what stays."""
+    task = real("delegate", "sh", "sleep 60").out.strip()
+    real("delegate", "sh", "sleep 61")
+    pid = real("daemon", "status", "--json").json["pid"]
+    os.kill(pid, signal.SIGKILL)
+    assert daemon_process.wait_gone(home, pid, 10)
+
+    text, json = real("daemon", "stop"), real("daemon", "stop", "--json")
+
+    assert (text.status, json.status, json.error["details"]["running"]) == (3, 3, [task])
+    assert "1 task still runs without a daemon" in text.err
+    assert "`pawl daemon start`, then `pawl daemon stop --cancel`" in text.err
+    assert real("daemon", "start").status == 0
+    assert (
+        "1 task cancelled; 1 stays queued and starts with the next daemon\n" in real("daemon", "stop", "--cancel").out
+    )
+
+
 def test_b129_following_a_queued_task_waits_for_it(real: Pawl, process: Process) -> None:
     """B-129: and shows all of it when it has run; an unknown id fails at once."""
     first = real("delegate", "sh", "sleep 60").out.strip()

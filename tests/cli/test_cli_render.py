@@ -44,6 +44,25 @@ def test_a_table_on_a_terminal_fits_it(terminal: Screen) -> None:
     assert lines[2].startswith("0193f2a2  \x1b[31mfailed\x1b[0m     short")
 
 
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [(60, ["ID", "STATUS", "WHAT", "NOTE"]), (45, ["ID", "STATUS", "WHAT"]), (30, ["ID", "STATUS"]), (9, ["ID"])],
+)
+def test_a_column_that_stays_whole_is_never_cut(
+    terminal: Screen, monkeypatch: pytest.MonkeyPatch, columns: int, shown: list[str]
+) -> None:
+    """The others are cut and then left out, from the right."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [["0193f2a1-7c3b-7abc", "completed", "x" * 60, "y" * 60]]
+
+    lines = Screen().table(["ID", "STATUS", "WHAT", "NOTE"], rows, status=1, whole=0)
+
+    assert lines[0].split() == shown
+    assert lines[1].startswith("0193f2a1-7c3b-7abc")
+    assert max(map(len, lines)) <= max(columns, 18)
+
+
 def test_no_color_takes_the_colour_away(terminal: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     """NO_COLOR, and a terminal that says it is dumb."""
     monkeypatch.setenv("NO_COLOR", "1")

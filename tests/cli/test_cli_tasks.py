@@ -101,6 +101,41 @@ def test_list_filters_and_prints_a_line_a_task(daemon: Start, pawl: Pawl) -> Non
     }  # fmt: skip
 
 
+def test_an_id_in_a_narrow_terminal_is_whole_enough(daemon: Start, pawl: Pawl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eighteen characters, whatever has to give way."""
+    import os
+
+    daemon({"task.list": always([task(agent="a" * 40, error={"message": "e" * 90})])})
+    monkeypatch.setattr(os, "isatty", lambda fd: True)
+    for columns in (80, 40, 20, 10):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert f"{TASK_ID[:18]}" in pawl("list").out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["delegate", "echo", "x", "--timeout", "0"],
+            "--timeout: '0' is out of range: write a duration longer than 0",
+        ),
+        (
+            ["delegate", "echo", "x", "--retries", "-1"],
+            "--retries: '-1' is out of range: write a number from 0 to 100",
+        ),
+        (["list", "--limit", "0"], "--limit: '0' is out of range: write a number from 1 to 100000"),
+        (["events", "--after", "-1"], "--after: '-1' is out of range: write a number of at least 0"),
+        (["events", "--limit", "10001"], "--limit 10001: write a number from 1 to 10000"),
+    ],
+)
+def test_a_number_out_of_range_names_the_option_and_the_range(pawl: Pawl, words: list[str], told: str) -> None:
+    """Without asking a daemon."""
+    ran = pawl(*words)
+
+    assert ran.status == 2
+    assert told in ran.err
+
+
 def test_the_overview_tells_what_needs_attention(daemon: Start, pawl: Pawl) -> None:
     """Counts, what the last start mended, findings with their message."""
     findings = [{"code": "disk_nearly_full", "message": "only 5 MiB are free", "subject": "/home"}]

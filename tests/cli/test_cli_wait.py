@@ -72,6 +72,14 @@ def test_wait_for_several_prints_the_whole_answer(daemon: Start, pawl: Pawl) -> 
     assert (missing.status, missing.out, missing.error["code"]) == (4, "", "task_not_found")
 
 
+def test_an_unknown_id_is_told_as_elsewhere(daemon: Start, pawl: Pawl) -> None:
+    """In the words of the daemon, which answers ``result``."""
+    daemon({"task.wait": lambda asked: waited(missing=tuple(asked.params["ids"]))})
+
+    assert pawl("wait", TASK_ID[:13]).err == f"pawl: cannot find a task whose id begins with {TASK_ID[:13]}\n"
+    assert pawl("wait", TASK_ID).err == f"pawl: cannot find a task with the id {TASK_ID}\n"
+
+
 def test_wait_goes_on_through_a_restart(daemon: Start, pawl: Pawl) -> None:
     """The daemon is killed under the waiter; the next one knows the answer."""
     first = daemon({"task.wait": lambda asked: threading.Event().wait(5)})

@@ -174,6 +174,18 @@ def test_line_02_a_committed_row_that_reads_as_an_error_is_found_again(daemon: D
     assert ran.lines == ["ran"] * (work is PROGRAM)
 
 
+def test_line_02_a_row_that_its_own_daemon_has_not_heard_of_yet(daemon: Daemon, ran: Ran) -> None:
+    """A recovery pass reads a row of this very daemon before the submitter hears of its commit: it is left alone."""
+    daemon.configure(QUICK)
+    daemon.start(bent="")
+    daemon.bend(late={"submit": 0.2})
+
+    ids = [answer["id"] for _ in range(5) if (answer := submit(daemon, PROGRAM, ran))]
+
+    assert [ended(daemon, each).status for each in ids] == ["completed"] * 5
+    assert len(ran.lines) == 5
+
+
 @dies_at("supervisor.driver")
 @BOTH
 def test_line_03_after_the_row_before_any_work(daemon: Daemon, ran: Ran, work: Work) -> None:
@@ -950,8 +962,8 @@ def test_line_28_malformed_rows_do_not_stop_the_pass(daemon: Daemon, ran: Ran) -
 
 
 def test_line_28_a_row_that_cannot_be_written_is_left_to_a_person(daemon: Daemon, ran: Ran) -> None:
-    """No UPDATE of this row is allowed by the schema: it is not settled, it eats neither log nor processor, others go
-    on, and the daemon stops when it is told to."""
+    """The schema allows neither the settlement nor the cleaning of this row: it is not called done, it eats neither log
+    nor processor, others go on, and the daemon stops when it is told to."""
     daemon.start(bent="")
     daemon.bend(hold="promise")
     bad, good = submit(daemon, PROGRAM, ran), submit(daemon, PROGRAM, ran)
@@ -963,13 +975,13 @@ def test_line_28_a_row_that_cannot_be_written_is_left_to_a_person(daemon: Daemon
     daemon.checked = False
     size = len(daemon.log())
 
-    task = recovered(daemon, good["id"])
-    assert daemon.process is not None
-    daemon.process.send_signal(signal.SIGTERM)
+    daemon.start(bent="margin=0.2")
+    task = ended(daemon, good["id"])
+    daemon.call("daemon.stop", cancel=True)
 
-    assert daemon.died() == 0
+    assert daemon.died(15) == 0
     assert task.status == "completed"
-    assert rows.task(daemon.home, bad["id"]).status == "running"
+    assert rows.task(daemon.home, bad["id"]).cleanup == "pending"  # cancelled, and not proven to be cleaned up after
     assert len(daemon.log()) - size < 100_000
 
 
@@ -1127,6 +1139,7 @@ def test_line_34_two_recoveries_at_once(daemon: Daemon, ran: Ran) -> None:
 
     assert {rows.task(daemon.home, each).status for each in [*alive, *done]} == {"completed"}
     assert all(rows.ends_of(daemon.home, each) == ["completed"] for each in [*alive, *done])
+    assert [rows.events_of(daemon.home, each).count("adopted") for each in alive] == [1] * 4
     assert len(ran.lines) == 8
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGTERM)

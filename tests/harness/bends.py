@@ -5,14 +5,15 @@
 
 - ``{"failpoints": "writer.before_commit=error*4"}`` arms failpoints in the middle of the life of a daemon;
 - ``{"unheard": {"settle": 1}}``: so many transactions of that name are committed, and their caller is told of an error;
+- ``{"late": {"submit": 0.2}}``: transactions of that name are committed, and their caller hears so many seconds later;
 - ``{"refused": {"end_running": 1}}``: so many transactions of that name are not done, and their caller is told so;
 - ``{"hold": "publish"}``: the settlement waits before that step (``promise``, ``publish``, ``apply``, ``tell``) until
   another step, or none, is named; ``run/held`` appears meanwhile;
 - ``{"blind": [4711]}``: the kernel refuses to tell about these processes;
 - ``{"deaf": true}``: what the keeper says is heard only when that is over.
 
-``install("no_lock")`` also lets a second daemon in, for the test of two recoveries at once; ``install("blind=4711")``
-is blind from the start.
+``install("margin=0.2")`` shortens what ``stop --cancel`` waits beyond the grace; ``install("no_lock")`` lets a second
+daemon in, for the test of two recoveries at once; ``install("blind=4711")`` is blind from the start.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 from pawl import failpoints
 from pawl.control_plane.settlement import Settlement
+from pawl.daemon import app
 from pawl.daemon.lock import Lock
 from pawl.errors import StorageError
 from pawl.home import Home
@@ -43,6 +45,7 @@ class _Bends:
     def __init__(self, run: str) -> None:
         self.run = run
         self.unheard: dict[str, int] = {}
+        self.late: dict[str, float] = {}
         self.refused: dict[str, int] = {}
         self.hold: str | None = None
         self.blind: set[int] = set()
@@ -54,6 +57,7 @@ class _Bends:
         if "failpoints" in told:
             failpoints.arm(told["failpoints"])
         self.unheard = told.get("unheard", {})
+        self.late = told.get("late", {})
         self.refused = told.get("refused", {})
         self.hold = told.get("hold")
         self.blind = set(told.get("blind", ()))
@@ -82,6 +86,9 @@ def install(what: str) -> None:
     _bend_keeper(bends)
     names = what.split(",")
     bends.blind = {int(name.removeprefix("blind=")) for name in names if name.startswith("blind=")}
+    for name in names:
+        if name.startswith("margin="):
+            app._CANCEL_MARGIN_S = float(name.removeprefix("margin="))
     if "no_lock" in names:
         Lock.take = lambda self, owner: None  # type: ignore[method-assign]
         ArtifactStore.sweep = lambda self: 0  # type: ignore[method-assign]
@@ -100,6 +107,10 @@ def _bend_writer(bends: _Bends) -> None:
             outer.set_exception(StorageError(f"bent: {name} was refused"))
             return outer
         inner = submit(self, function, *arguments)
+        if name in bends.late:
+            later = asyncio.get_running_loop().call_later
+            inner.add_done_callback(lambda done: later(bends.late[name], outer.set_result, done.result()))
+            return outer
         if bends.unheard.get(name, 0) > 0:
             bends.unheard[name] -= 1
             inner.add_done_callback(

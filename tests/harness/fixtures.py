@@ -33,14 +33,16 @@ def daemon(home: Home) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def ran(tmp_path: Path) -> Ran:
+def ran(tmp_path: Path) -> Iterator[Ran]:
     """Counts how often a program was started: it appends a line to the file that ``$OUT`` names."""
-    return Ran(tmp_path / "out")
+    made = Ran(tmp_path / "out")
+    yield made
+    made.close()
 
 
 def gate(name: str = "go") -> str:
     """Shell words that wait until the test says ``ran.go(name)``, so that nothing depends on how quick a machine is."""
-    return f'until [ -e "$OUT.{name}" ]; do sleep 0.02; done'
+    return f'read _ < "$OUT.{name}"'
 
 
 class Ran:
@@ -48,14 +50,23 @@ class Ran:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._open: list[int] = []
+        for name in ("go", "now", "later"):
+            os.mkfifo(f"{path}.{name}")
 
     @property
     def env(self) -> dict[str, str]:
         return {"OUT": str(self.path)}
 
     def go(self, name: str = "go") -> None:
-        """Open a gate."""
-        Path(f"{self.path}.{name}").touch()
+        """Open a gate, for those who wait and those who come: each takes one line."""
+        descriptor = os.open(f"{self.path}.{name}", os.O_RDWR | os.O_NONBLOCK)
+        self._open.append(descriptor)
+        os.write(descriptor, b"\n" * 1000)
+
+    def close(self) -> None:
+        for descriptor in self._open:
+            os.close(descriptor)
 
     @property
     def lines(self) -> list[str]:

@@ -1,4 +1,21 @@
-"""Reads a home whose daemon is idle or down and says which invariant does not hold."""
+"""Reads a home whose daemon is idle or down and says which invariant does not hold.
+
+Which test shows which invariant of the design, beside this checker, which runs at the end of every test of a daemon
+(lines are those of ``tests/crash/test_crash_matrix.py``):
+
+| invariant | shown by |
+| --- | --- |
+| 1 one authority per fact | lines 15, 16, 20; the counters and the audit log against the rows, here |
+| 2 durable before it is acknowledged or started | lines 1, 2, 3; ``test_random_kill`` |
+| 3 every terminal change is a compare-and-set | lines 21 to 24, 33, 34; ``test_b080_*`` |
+| 4 no output before its promise, none without its bytes | lines 9 to 15, 19; ``test_b090_*`` |
+| 5 bad evidence is never success | lines 11, 14, 27, 28; ``test_exit_records_that_are_torn_forged_or_contradicted`` |
+| 6 uncertain ownership keeps the row | lines 29 to 32, 36; ``test_b066_*`` |
+| 7 recovery is idempotent, row by row, repeats no effect | lines 28, 34, 35; ``test_recovery_of_many_rows_*`` |
+| 8 a cancel leaves no process behind | line 26; ``test_b069_*``, ``test_b071_*``, ``test_b074_*`` |
+| 9 nothing accepted is dropped | lines 2, 17, 20; ``test_retries_go_on_*``, ``test_random_kill`` |
+| 10 everything has a bound in time and a driver | lines 6, 19, 28, 36, 37; ``test_b144_*``, ``test_b146_*`` |
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ several times the rest of a call.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,23 +30,49 @@ _TyperUsageError: Any = typer.BadParameter.__bases__[0]
 
 _SUMMARY = """One daemon that owns background work and tells the truth about it.
 
-New here? Type `pawl demo` for a tour, or `pawl daemon start` and then `pawl delegate echo "hello"`."""
+New here? Type `pawl demo` for a tour, or `pawl daemon start` and then `pawl delegate echo "hello"`.
+`pawl help COMMAND` tells all about one command."""
 
-_EXIT = """\b
-Exit status: 0 done, 1 the work ended badly, 2 wrong usage, 3 no daemon, 4 no such thing, 5 refused by state,
-6 refused by policy, 124 the wait ran out, 130 interrupted."""
+_EXIT = """Exit status: 0 done, 1 the work ended badly, 2 wrong usage, 3 no daemon, 4 no such thing, 5 refused by
+state, 6 refused by policy, 124 the wait ran out, 130 interrupted, 141 nobody reads the output any more."""
+
+_WIDTH_MAX = 100
+
+# What people type who know another program, and what it is called here.
+_ALIASES = {
+    "run": "delegate", "exec": "delegate", "submit": "delegate", "add": "delegate", "new": "delegate",
+    "tasks": "list", "jobs": "list", "ls": "list", "ps": "list",
+    "kill": "cancel", "rm": "cancel", "abort": "cancel",
+    "tail": "logs", "output": "result", "cat": "result", "show": "status TASK", "info": "status", "top": "status",
+    "start": "daemon start", "stop": "daemon stop", "restart": "daemon restart", "install": "daemon install",
+    "agents": "agent list", "reload": "config reload", "check": "config check", "history": "events",
+    "audit": "events", "setup": "init",
+}  # fmt: skip
 
 
 def run_words(words: Sequence[str], execute: Execute) -> int:
     """Parse with Typer and run; the exit status. Raises ``usage`` for words that are wrong."""
     group = typer.main.get_command(build(execute))
     try:
-        status = group.main(args=list(words), prog_name="pawl", standalone_mode=False)
+        status = group.main(args=_plain(words), prog_name="pawl", standalone_mode=False)
     except _TyperUsageError as error:
         raise _usage(error, words) from None
     except typer.Abort:
         raise KeyboardInterrupt from None
     return status if isinstance(status, int) else 0
+
+
+def _plain(words: Sequence[str]) -> list[str]:
+    """``pawl help COMMAND`` and ``pawl version`` as the options that they stand for."""
+    at = 0
+    while at < len(words) and words[at].partition("=")[0] in {"--json", "--home"}:
+        at += 2 if words[at] == "--home" else 1
+    before, word, rest = list(words[:at]), words[at : at + 1], list(words[at + 1 :])
+    if word == ["version"]:
+        return [*before, "--version", *rest]
+    if word == ["help"]:
+        return [*before, *([] if rest[:1] in (["help"], ["version"]) else rest), "--help"]
+    return list(words)
 
 
 def build(execute: Execute) -> typer.Typer:
@@ -68,7 +95,7 @@ def build(execute: Execute) -> typer.Typer:
 
 
 def _group(**options: Any) -> typer.Typer:
-    settings = {"help_option_names": ["-h", "--help"]}
+    settings = {"help_option_names": ["-h", "--help"], "terminal_width": min(Screen().width, _WIDTH_MAX)}
     return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=settings, **options)
 
 
@@ -88,7 +115,7 @@ def _root() -> Callable[..., None]:
         "version",
         inspect.Parameter.KEYWORD_ONLY,
         annotation=bool,
-        default=typer.Option(False, "--version", help="Print the version.", show_default=False),
+        default=typer.Option(False, "--version", "-V", help="Print the version.", show_default=False),
     )
     return _signed(root, [_context(), *_everywhere(), version])
 
@@ -132,7 +159,9 @@ def _values(ctx: typer.Context, command: Command, raw: dict[str, Any]) -> dict[s
 def _read(ctx: typer.Context, item: Option | Positional, word: str) -> Any:
     hint = item.flags[0] if isinstance(item, Option) else item.metavar
     try:
-        return read(item.kind, word, item.choices if isinstance(item, Option) else ())
+        if isinstance(item, Positional):
+            return read(item.kind, word)
+        return read(item.kind, word, item.choices, least=item.least, most=item.most)
     except InvalidValue as error:
         raise typer.BadParameter(error.message, ctx=ctx, param_hint=hint) from error
 
@@ -220,6 +249,9 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
     ctx = getattr(error, "ctx", None)
     message = error.format_message().strip()
     path = ctx.command_path if ctx is not None else "pawl"
+    meant = _meant(path, message)
+    if meant:
+        message = f"{message.partition(' Did you mean')[0]} Did you mean `pawl {meant}`?"
     extra = _extra(path, message)
     if "--json" in words:
         return UsageError(" ".join([message, *extra]), command=path, help=f"{path} --help")
@@ -227,7 +259,16 @@ def _usage(error: Any, words: Sequence[str]) -> UsageError:
     return UsageError("\n".join([message, *extra, *usage, f"Try `{path} --help`."]))
 
 
+def _meant(path: str, message: str) -> str | None:
+    """The command that an unknown word probably means."""
+    unknown = re.match(r"No such command '([^']*)'", message)
+    return _ALIASES.get(unknown[1]) if unknown and path == "pawl" else None
+
+
 def _extra(path: str, message: str) -> list[str]:
+    if message.startswith("Missing command"):
+        under = [command.words for command in every() if f"pawl {command.words}".startswith(f"{path} ")]
+        return [f"Its commands: {', '.join(words.split()[-1] for words in under)}."] if path != "pawl" else []
     if "unexpected extra argument" not in message:
         return []
     return [command.extra for command in every() if f"pawl {command.words}" == path and command.extra]

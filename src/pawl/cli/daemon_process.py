@@ -18,6 +18,7 @@ from pawl.cli.jsontext import loads
 from pawl.errors import AlreadyRunning, DaemonUnreachable, InternalError, PawlError, RemoteError
 from pawl.home import Home
 
+TELL_AFTER_S = 1.0  # an end that takes longer is told of
 STOP_MARGIN_S = 15.0  # what a stopping daemon gets beyond the grace that it asked for
 _WORKER_PATIENCE_S = 0.5
 _END_PATIENCE_S = 10.0
@@ -138,34 +139,44 @@ def _tail(path: str, start: int) -> str:
 
 
 class Stopped(NamedTuple):
-    """A daemon that is gone: its pid, the tasks that ran when it was asked, and those whose process runs on."""
+    """A daemon that is gone: its pid, the tasks that ran when it was asked, those of them whose process runs on, and
+    how many wait for the next daemon."""
 
     pid: int
     running: list[str]
     left: list[str]
+    queued: int
 
 
-def stop(home: Home, *, cancel: bool = False, tell: Callable[[str], None] = lambda text: None) -> Stopped:
-    """Ask the daemon to stop and wait until its process is gone.
+def stop(
+    home: Home, *, cancel: bool = False, wait: bool = True, tell: Callable[[str], None] = lambda text: None
+) -> Stopped:
+    """Ask the daemon to stop and wait until its process is gone; ``wait`` gives what runs the grace to end by itself.
 
     ``tell`` is told, once, where there is something to wait for. Raises ``daemon_unreachable`` where none runs.
     """
     client = Client(home, patience_s=None)
     tasks = _running_tasks(client)
-    answer: dict[str, Any] = client.call("daemon.stop", cancel=cancel)
+    answer: dict[str, Any] = client.call("daemon.stop", cancel=cancel, wait=wait)
     client.close()
-    grace_s = float(answer.get("grace_s") or 0)
-    if tasks and not cancel:
-        tell(f"waiting up to {grace_s:g} s for what runs to end by itself ({_tasks(len(tasks))})")
+    pid, grace_s = int(answer["pid"]), float(answer.get("grace_s") or 0)
     patience = grace_s + STOP_MARGIN_S
-    if not wait_gone(home, int(answer["pid"]), patience):
+    if tasks and not cancel and grace_s:
+        tell(f"waiting up to {grace_s:g} s for what runs to end by itself ({count(len(tasks))})")
+    elif not wait_gone(home, pid, TELL_AFTER_S):
+        patience -= TELL_AFTER_S
+        ending = f"{count(len(tasks))} to end" if tasks and cancel else "the daemon to end"
+        tell(f"waiting up to {max(patience, 0):g} s for {ending}")
+    if not wait_gone(home, pid, max(patience, 0)):
         raise InternalError(
-            f"the daemon with pid {answer['pid']} was asked to stop and is still there after {patience:g} s; "
+            f"the daemon with pid {pid} was asked to stop and is still there after {grace_s + STOP_MARGIN_S:g} s; "
             f"see {home.log}, and `pawl daemon status{home_option(home)}`",
-            pid=answer["pid"],
+            pid=pid,
         )
     left = [task["id"] for task in tasks if task["worker"] and alive(int(task["worker"]["pid"]))]
-    return Stopped(int(answer["pid"]), [task["id"] for task in tasks], left)
+    known = [task["id"] for task in tasks]
+    begun = [task for task in answer.get("running") or () if task not in known]  # between the two questions
+    return Stopped(pid, known + begun, left, int(answer.get("queued") or 0))
 
 
 def _running_tasks(client: Client) -> list[dict[str, Any]]:
@@ -178,8 +189,9 @@ def _running_tasks(client: Client) -> list[dict[str, Any]]:
         time.sleep(0.02)
 
 
-def _tasks(count: int) -> str:
-    return "1 task" if count == 1 else f"{count} tasks"
+def count(tasks: int) -> str:
+    """``1 task``, ``2 tasks``"""
+    return "1 task" if tasks == 1 else f"{tasks} tasks"
 
 
 def wait_gone(home: Home, pid: int, patience_s: float) -> bool:

@@ -65,6 +65,15 @@ def error(error: PawlError, *, json: bool) -> None:
         pass
 
 
+def one_file() -> bool:
+    """Whether stdout and stderr are the same file, as after ``2>&1``."""
+    try:
+        out, err = os.fstat(_STDOUT), os.fstat(_STDERR)
+    except OSError:
+        return False
+    return (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino)
+
+
 def clean(text: str, *, one_line: bool = False) -> str:
     """Text of others, made harmless for a terminal: control characters are shown and not obeyed."""
     if text.isprintable():

@@ -122,7 +122,7 @@ class _Parser:
         given = text if equals else self.next()
         if given is None:
             raise _Declined
-        value = read(option.kind, given, option.choices)
+        value = read(option.kind, given, option.choices, least=option.least, most=option.most)
         if option.repeat:
             values[option.name].append(value)
         else:

@@ -17,7 +17,7 @@ The same words are what `pawl COMMAND --help` prints.
 ## For every command
 
 Options stand before or after the command's words.
-`pawl --version` prints the version, `pawl --help` the list of commands.
+`pawl --version` (or `-V`, or the word `version`) prints the version, `pawl --help` the list of commands; the word `help` before a command's words prints its help.
 
 {everywhere}
 
@@ -25,7 +25,7 @@ With `--json` there is exactly one JSON document on standard output, on one line
 Errors go to standard error; with `--json` they are one object:
 
 ```json
-{{"error": {{"code": "task_not_found", "message": "no task 0193…", "retryable": false, "details": {{}}}}}}
+{{"error": {{"code": "task_not_found", "message": "cannot find a task with the id 0193…", "retryable": false, "details": {{}}}}}}
 ```
 
 Without `--json` there is text for people.
@@ -33,7 +33,8 @@ On a terminal tables are aligned and cut to fit, ids are their first 18 characte
 Into a pipe there is no head and nothing is cut, columns are separated by two spaces, `-` stands for nothing, ids are whole and moments are RFC 3339.
 There is colour on a terminal only, and none where `NO_COLOR` is set.
 
-A task's id may be shortened to any 8 or more of its first characters that are unique.
+A task's id may be shortened to as much of the id as tells it apart (8 characters at least).
+Ids of the same minute share their first 8 characters: 13 or 18 are rarely too few.
 Durations: `90`, `90s`, `10m`, `2h`, `7d`, `1h30m`.
 
 | exit | meaning |
@@ -76,7 +77,7 @@ A task:
 
 An event: `{{"seq", "at", "actor", "subject_kind", "subject_id", "event", "from", "to", "reason", "details", "hash"}}`.
 
-The overview: `{{"daemon": {{"pid", "started_at", "version", "home", "socket", "recovery": {{...}}}}, "tasks": {{"running": n, ...}}, "cron": {{...}}, "sop": {{...}}, "work": {{...}}, "findings": [{{"code", "message", "subject"}}]}}`.
+The overview: `{{"daemon": {{"pid", "started_at", "version", "home", "socket", "stopping", "recovery": {{...}}}}, "tasks": {{"running": n, ...}}, "cron": {{...}}, "sop": {{...}}, "work": {{...}}, "findings": [{{"code", "message", "subject"}}]}}`.
 """
 
 

@@ -73,21 +73,26 @@ class Screen:
             return at
         return f"in {duration_text(max(0, epoch_ms(at) - round(time.time() * 1000)))}"
 
-    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str | None]], *, status: int = -1) -> list[str]:
+    def table(
+        self, heads: Sequence[str], rows: Sequence[Sequence[str | None]], *, status: int = -1, whole: int = -1
+    ) -> list[str]:
         """The rows as lines. ``status``: which column holds a status word, the only one that is coloured.
 
-        On a terminal: with a head, aligned, the widest columns cut until it fits. Into a pipe: no head, two
-        spaces between the columns, nothing cut, ``-`` for what is not there.
+        On a terminal: with a head, aligned, the widest columns cut until it fits; the column ``whole`` never is,
+        columns at the right are left out instead. Into a pipe: no head, two spaces between the columns, nothing
+        cut, ``-`` for what is not there.
         """
         if not self.terminal:
             return ["  ".join(_cell(value) or _NOTHING for value in row) for row in rows]
         cells = [[_cell(value) for value in row] for row in rows]
         widths = [max(width(row[i]) for row in [list(heads), *cells]) for i in range(len(heads))]
-        _fit(widths, self.width)
-        lines = [_row([_pad(head, widths[i]) for i, head in enumerate(heads)])]
+        shown = _shown(widths, self.width, whole) if whole >= 0 else len(widths)
+        del widths[shown:]
+        _fit(widths, self.width, whole)
+        lines = [_row([_pad(head, widths[i]) for i, head in enumerate(heads[:shown])])]
         for row in cells:
-            padded = [_pad(cell, widths[i]) for i, cell in enumerate(row)]
-            if status >= 0:
+            padded = [_pad(cell, widths[i]) for i, cell in enumerate(row[:shown])]
+            if 0 <= status < shown:
                 padded[status] = padded[status].replace(row[status], self.status(row[status]), 1)
             lines.append(_row(padded))
         return lines
@@ -169,14 +174,24 @@ def _row(cells: list[str]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _fit(widths: list[int], columns: int) -> None:
-    """Cut the longest column, again and again, until all fit or none can be cut any more."""
+def _shown(widths: list[int], columns: int, whole: int) -> int:
+    """How many columns, from the left, have room beside the one that stays whole; that one always has."""
+    least = [width if i == whole else min(width, _COLUMN_MIN) for i, width in enumerate(widths)]
+    shown = len(widths)
+    while shown > whole + 1 and sum(least[:shown]) + 2 * (shown - 1) > columns:
+        shown -= 1
+    return shown
+
+
+def _fit(widths: list[int], columns: int, whole: int = -1) -> None:
+    """Cut the longest column but ``whole``, again and again, until all fit or none can be cut any more."""
     over = sum(widths) + 2 * (len(widths) - 1) - columns
-    while over > 0:
-        longest = max(range(len(widths)), key=lambda i: widths[i])
+    others = [i for i in range(len(widths)) if i != whole]
+    while over > 0 and others:
+        longest = max(others, key=lambda i: widths[i])
         if widths[longest] <= _COLUMN_MIN:
             return
-        rivals = sorted(widths)[-2] if len(widths) > 1 else 0
+        rivals = max((widths[i] for i in others if i != longest), default=0)
         step = max(1, min(over, widths[longest] - max(rivals, _COLUMN_MIN)))
         widths[longest] -= step
         over -= step

@@ -18,11 +18,24 @@ if TYPE_CHECKING:
 _DIGITS_MAX = 18  # what fits into the database's integers
 
 
-def read(kind: str, text: str, choices: Sequence[str] = ()) -> Any:
+def read(
+    kind: str, text: str, choices: Sequence[str] = (), *, least: int | None = None, most: int | None = None
+) -> Any:
     """The value that ``text`` stands for; raises ``invalid_value`` with the right form in its message."""
     if kind == "choice":
         return _choice(text, choices)
-    return _READERS[kind](text)
+    value: Any = _READERS[kind](text)
+    if (least is not None and value < least) or (most is not None and value > most):
+        raise InvalidValue(f"{text!r} is out of range: {_range(kind, least, most)}", value=text)
+    return value
+
+
+def _range(kind: str, least: int | None, most: int | None) -> str:
+    if kind == "duration":
+        return "write a duration longer than 0, like 90s"
+    if least is None or most is None:
+        return f"write a number of at least {least}" if most is None else f"write a number of at most {most}"
+    return f"write a number from {least} to {most}"
 
 
 def _text(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal as signals
+import stat
 
 from pawl.control_plane.model import CleanUp, Outcome
 from pawl.control_plane.settlement import Output
@@ -99,18 +100,24 @@ def _altered(record: ExitRecord, spool: Spool) -> str | None:
         ("standard output", spool.stdout, record.stdout_bytes),
         ("standard error", spool.stderr, record.stderr_bytes),
     ):
-        if size is None:
-            return f"the file of its {name} was removed while it ran"
-        found = _bytes(None, path)
+        found = _plain_size(path)
+        if size is None or found is None:
+            return f"the file of its {name} was removed or replaced while it ran"
         if found < size:
             return f"its {name} had {size} bytes when it ended and has {found} now"
     return None
 
 
+def _plain_size(path: str) -> int | None:
+    """The size of a plain file; None where there is none, or something else in its place."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
 def _bytes(recorded: int | None, path: str) -> int:
     if recorded is not None:
         return recorded
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
+    return _plain_size(path) or 0

@@ -259,6 +259,11 @@ class ControlPlane:
         assert self._keeper is not None
         return await self._keeper.launch(order)
 
+    @property
+    def keeper_missing(self) -> bool:
+        """Whether there is no process that could start programs, and one is being sought."""
+        return self._keeper_starting is not None
+
     async def _new_keeper(self) -> Keeper:
         keeper = Keeper(on_exit=self.supervisor.worker_ended, on_lost=self._keeper_lost, log=self.home.keeper_log)
         await keeper.start()

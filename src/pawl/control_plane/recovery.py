@@ -26,7 +26,7 @@ from pawl.log import logger
 from pawl.runner.exits import Exits
 from pawl.runner.identity import Liveness, ProcessIdentity, probe
 from pawl.runner.lineage import session_leader
-from pawl.runner.spool import ExitRecord, MarkState, Spool
+from pawl.runner.spool import ExitRecord, MarkState, Spool, WorkerMark
 from pawl.storage import Reader, Writer
 from pawl.timers import Timers
 
@@ -99,7 +99,7 @@ class Recovery:
         """Remove a spool. What cannot be removed keeps nobody from starting."""
         try:
             await asyncio.to_thread(spool.remove)
-        except OSError as error:
+        except (OSError, RecursionError) as error:
             log.warning("cannot remove a spool", path=spool.path, error=str(error))
 
     def _without_newborn(self, running: list[Task]) -> list[Task]:
@@ -175,7 +175,10 @@ class Recovery:
         if owner == self._owner:
             gone = "the daemon lost hold of it"
         spool = self._spool(task)
-        mark = await asyncio.to_thread(spool.bar)
+        try:
+            mark = await asyncio.to_thread(spool.bar)
+        except NotADirectoryError:  # its worker put a file in its place: no keeper can launch anything there
+            mark = WorkerMark(MarkState.BARRED)
         worker = task.worker or mark.worker
         if worker is None and mark.state is MarkState.BARRED:
             return Verdict("lose", f"{gone} before it had started the work; found at the restart")

@@ -37,6 +37,7 @@ from pawl.timers import Timer, Timers
 log = logger("supervisor")
 _RESCUE_FIRST_MS = 200
 _RESCUE_MAX_MS = 60_000
+_LAUNCH_LOOK_S = 0.02
 _LAUNCH_S = 60.0  # real time: a keeper answers in a millisecond, or on a machine in trouble in a second
 
 
@@ -48,6 +49,7 @@ class Live:
         self.spool = spool
         self.worker: ProcessIdentity | None = task.worker
         self.inline = False
+        self.starting = False  # whether its launch is under way
         self.spooled = True  # whether it has a spool, as far as anybody knows
         self.max_output_bytes = 0
         self.record: ExitRecord | None = None
@@ -145,6 +147,7 @@ class Supervisor:
         if ended.won or (ended.task.cleanup == "pending" and not live.turn.done()):
             failpoints.hit("cancel.after_commit")
             live.early = outcome
+            live.starting = False
             live.wake()
         return ended
 
@@ -186,6 +189,7 @@ class Supervisor:
     async def _do(self, live: Live) -> None:
         """From claim to end."""
         failpoints.hit("supervisor.driver")
+        live.starting = True
         plan = self._plan(live)
         if isinstance(plan, Inline):
             live.inline = True
@@ -195,6 +199,7 @@ class Supervisor:
         if isinstance(plan, Program):
             self._watch_deadline(live)
             plan = await self._start(live, plan) or plan
+            live.starting = False
         if isinstance(plan, Refusal):
             live.inline = not live.leftovers  # nothing ran, unless nobody knows
             await self._conclude(live, _failed(plan.code, plan.message), Output(data=b""))
@@ -225,16 +230,36 @@ class Supervisor:
         order = LaunchOrder(task.id, plan.argv, plan.env, plan.cwd, live.spool.path, stdin, plan.limits)
         try:
             async with asyncio.timeout(_LAUNCH_S):
-                live.worker = await self._launch(order)
+                live.worker = await self._launched(live, order)
         except LaunchRefused as refused:
             return Refusal(refused.code, refused.message)
         except (KeeperLost, TimeoutError):
             return await self._after_loss(live)
+        if live.worker is None:
+            return None
         failpoints.hit("launch.after_spawn")
         # not awaited: the spool names the worker too, and the next commit carries this one along
         recorded = self._writer.submit(store.record_worker, task.id, self._owner, live.worker)
         recorded.add_done_callback(_recorded)
         return None
+
+    async def _launched(self, live: Live, order: LaunchOrder) -> ProcessIdentity | None:
+        """The worker, once it is launched; None where its end was decided first and it never will be."""
+        launch = asyncio.ensure_future(self._launch(order))
+        try:
+            either: set[asyncio.Future[Any]] = {launch, live.turn}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not launch.done() and (await asyncio.to_thread(live.spool.bar)).state is MarkState.BARRED:
+                return None
+            return await launch
+        finally:
+            launch.cancel()
+
+    async def launches_done(self, timeout_s: float) -> None:
+        """Wait until no launch is under way: a row that says running must not lose its program to an orderly stop."""
+        until = time.monotonic() + timeout_s
+        while any(live.starting for live in self.live.values()) and time.monotonic() < until:  # noqa: ASYNC110 (once)
+            await asyncio.sleep(_LAUNCH_LOOK_S)
 
     async def _lay_out(self, live: Live, plan: Program) -> None:
         """Make the spool: prompt, own directory, input files."""
@@ -353,6 +378,7 @@ class Supervisor:
         if live.spooled and ended.task.ended:  # else it changed hands, and the spool with it
             self._discard(live.spool)
         del self.live[live.task.id]
+        live.starting = False
         live.over.set_result(ended.task)
         self._release(live.task.agent)
         self._tell_over(ended.task, retry)

@@ -14,7 +14,7 @@ import sys
 from pawl import log as logging
 from pawl.daemon.app import App
 from pawl.daemon.notify import notify
-from pawl.errors import PawlError
+from pawl.errors import PawlError, StorageError
 from pawl.home import Home
 
 _FILES_WANTED = 4096  # connections and spool files; inherited by workers, so no more than needed
@@ -35,7 +35,8 @@ async def _run(home: Home, report_fd: int | None) -> int:
     app = App(home)
     try:
         await app.start()
-    except PawlError as error:
+    except (PawlError, OSError) as fault:
+        error = fault if isinstance(fault, PawlError) else StorageError(f"cannot start: {fault}")
         body = {**error.as_json(), "exit": error.exit_code}
         _report(report_fd, {"error": json.loads(json.dumps(body, default=str))})
         if report_fd is None:

@@ -36,6 +36,7 @@ from pawl.values import rfc3339
 
 log = logger("daemon")
 _CANCEL_MARGIN_S = 10.0  # beyond the grace: for KILL, for settling, for removing
+_LAUNCH_PATIENCE_S = 10.0  # a launch takes a millisecond; a queue of them on a slow machine some seconds
 _DISK_FREE_BYTES_MIN = 64 * 1024**2
 
 
@@ -168,6 +169,8 @@ class App:
     def findings(self) -> list[dict[str, str]]:
         """What a person should know about, now."""
         found = []
+        if self.plane.keeper_missing:
+            found.append(_finding("keeper_missing", "programs cannot be started at the moment; see the log", "keeper"))
         if self._bad_reload:
             found.append(
                 _finding("config_invalid", f"the old configuration is in force: {self._bad_reload}", "config.toml")
@@ -209,6 +212,7 @@ class App:
     async def _stop(self, *, cancel: bool, wait: bool) -> None:
         try:
             await self.plane.stop_starting()
+            await self.plane.supervisor.launches_done(_LAUNCH_PATIENCE_S)
             if cancel:
                 await self._cancel_running()
             if wait:

@@ -25,7 +25,10 @@ class Lock:
 
     def take(self, owner: ProcessIdentity) -> None:
         """Take the lock. Raises ``daemon_already_running``, naming the holder's PID."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageError(f"cannot open {self._path}: {error.strerror}", path=self._path) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -118,6 +118,9 @@ class Spool:
 
     def remove(self) -> None:
         """Delete the directory and all in it. Harmless where it is gone already."""
+        if os.path.lexists(self.path) and not os.path.isdir(self.path):  # a worker put something in its place
+            os.unlink(self.path)
+            return
         for _ in range(3):  # a keeper may be renaming an exit record into it this very moment
             shutil.rmtree(self.path, ignore_errors=True)
             if not os.path.lexists(self.path):

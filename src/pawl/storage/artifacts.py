@@ -233,7 +233,7 @@ def _at_hand(source: Source) -> Source:
         if size > CHUNK_BYTES:
             return source
         return Source(b"".join(_read(source.path, source.limit_bytes)), None, 0)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Source(b"", None, 0)
 
 

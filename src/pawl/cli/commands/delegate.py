@@ -9,7 +9,7 @@ from pawl.cli.call import Call, Interrupted, given
 from pawl.cli.client import Client, ConnectionLost, through_restarts
 from pawl.cli.commands.result import Once, print_result
 from pawl.cli.commands.wait import until_ended
-from pawl.errors import DaemonUnreachable, TaskNotFound, UsageError
+from pawl.errors import DaemonUnreachable, FrameTooLarge, TaskNotFound, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,16 +26,23 @@ def delegate(
         cwd=cwd, caller_cwd=_here(), env=dict(env), idempotency_key=idempotency_key, parent=parent,
         labels=dict(label), inputs=input,
     )  # fmt: skip
-    request |= _prompt(agent, prompt)
-    task = _submit(call, {"agent": agent, **request, "source": {"type": "cli"}})
+    data = _prompt(agent, prompt)
+    try:
+        task = _submit(call, {"agent": agent, **request, **_spelled(data), "source": {"type": "cli"}})
+    except FrameTooLarge as error:
+        raise FrameTooLarge(
+            f"cannot send a prompt of {len(data)} bytes: with it the request has {error.details['size_bytes']} bytes, "
+            f"and the limit is {error.details['limit_bytes']}; hand a large prompt over as a file (--input)",
+            prompt_bytes=len(data), **error.details,
+        ) from None  # fmt: skip
     if wait:
         return _wait(call, task)
     call.show(task, [task["id"]])
     return 0
 
 
-def _prompt(agent: str, prompt: str | None) -> dict[str, str]:
-    """The prompt as a parameter: text where it is UTF-8, else base64."""
+def _prompt(agent: str, prompt: str | None) -> bytes:
+    """The prompt, from the command line or standard input."""
     if prompt is None or prompt == "-":
         if prompt is None and os.isatty(0):
             raise UsageError(
@@ -44,9 +51,12 @@ def _prompt(agent: str, prompt: str | None) -> dict[str, str]:
                 f"  pawl delegate {agent} < prompt.md\n"
                 f"  pawl delegate {agent} -            (and type it, ending with Ctrl-D)"
             )
-        data = _standard_input()
-    else:
-        data = os.fsencode(prompt)
+        return _standard_input()
+    return os.fsencode(prompt)
+
+
+def _spelled(data: bytes) -> dict[str, str]:
+    """The prompt as a parameter: text where it is UTF-8, else base64."""
     try:
         return {"prompt": data.decode()}
     except UnicodeDecodeError:
@@ -91,7 +101,7 @@ def _wait(call: Call, task: dict[str, Any]) -> int:
         return 0 if task["status"] == "completed" else 1
     once, task_id = Once(), task["id"]
     try:
-        status = through_restarts(call.home, lambda client: print_result(call, client, task_id, once))
+        status = through_restarts(call.home, lambda client: print_result(call, client, task_id, once, noted=True))
     except DaemonUnreachable as error:
         raise DaemonUnreachable(
             f"task {task_id} {task['status']}, but what it printed could not be read: {error.message}", id=task_id

@@ -5,18 +5,22 @@ from __future__ import annotations
 from pawl.cli import output
 from pawl.cli.call import Call, Interrupted, given
 from pawl.cli.client import Client, through_restarts
+from pawl.errors import InvalidValue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 _NEWEST = 100  # what is shown where nothing says how many
+_LIMIT_MAX = 10_000
 _BEFORE = 10  # what is shown of the past before events are followed
 
 
 def events(call: Call, *, follow: bool, after: int | None, limit: int | None, task: str | None) -> int:
     if follow:
         return _follow(call, after, limit, task)
+    if limit is not None and limit > _LIMIT_MAX:
+        raise InvalidValue(f"cannot use --limit {limit}: write a number from 1 to {_LIMIT_MAX}", value=limit)
     client = call.client()
     which = {"last": limit or _NEWEST} if after is None else {"after": after, **given(limit=limit)}
     found = client.call("event.list", **which, **given(subject=_whole(client, task)))
@@ -30,7 +34,7 @@ def rows(call: Call, found: list[dict[str, Any]], *, subject: bool) -> list[str]
     """Events as a table; ``subject``: with a column that says whose they are."""
     screen = call.screen
     heads = ["SEQ", "WHEN", *(["SUBJECT"] if subject else []), "EVENT", "CHANGE", "BY", "WHY"]
-    return screen.table(heads, [_row(call, event, subject) for event in found])
+    return screen.table(heads, [_row(call, event, subject) for event in found], whole=2 if subject else -1)
 
 
 def _row(call: Call, event: dict[str, Any], subject: bool) -> list[str | None]:

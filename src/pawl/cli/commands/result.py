@@ -17,8 +17,8 @@ def result(call: Call, *, task: str) -> int:
     return print_result(call, call.client(patience_s=None), task, Once())
 
 
-def print_result(call: Call, client: Client, task: str, once: Once) -> int:
-    """What a task wrote, byte for byte; 0 only if it completed."""
+def print_result(call: Call, client: Client, task: str, once: Once, *, noted: bool = False) -> int:
+    """What a task wrote, byte for byte; 0 only if it completed. ``noted``: the caller says a word after it."""
     stream = client.stream("task.result", id=task)
     once.begin()
     pieces: list[bytes] = []
@@ -33,8 +33,10 @@ def print_result(call: Call, client: Client, task: str, once: Once) -> int:
         )
     if call.json:
         output.document({**end, **_content(b"".join(pieces))})
-    elif call.screen.terminal and once.last not in b"\n":
-        output.note("")  # what is said next does not stick to the last line
+    elif once.last not in b"\n":
+        follows = noted or end["status"] != "completed"
+        if call.screen.terminal or (follows and output.one_file()):
+            output.note("")  # what is said next does not stick to the last line
     if not call.json and end["status"] != "completed":
         reason = why(client.call("task.get", id=end["id"]))
         output.note(f"task {end['id']} {end['status']}" + (f": {output.clean(reason)}" if reason else ""))

@@ -39,7 +39,8 @@ def _overview(call: Call, overview: dict[str, Any]) -> list[str]:
         [
             (
                 "daemon",
-                f"pid {daemon['pid']}, {_since(call, daemon['started_at'])}, version {daemon['version']}",
+                f"pid {daemon['pid']}, {_since(call, daemon['started_at'])}, version {daemon['version']}"
+                + (", stopping: it takes no new work" if daemon.get("stopping") else ""),
             ),
             ("home", daemon["home"]),
             ("tasks", _counts(call, overview.get("tasks") or {})),

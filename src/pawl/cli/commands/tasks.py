@@ -35,7 +35,7 @@ def rows(call: Call, tasks: list[dict[str, Any]]) -> list[str]:
         del heads[_KIND]
         for row in found:
             del row[_KIND]
-    return screen.table(heads, found, status=1)
+    return screen.table(heads, found, status=1, whole=0)
 
 
 def cancel(call: Call, *, tasks: list[str], reason: str | None) -> int:

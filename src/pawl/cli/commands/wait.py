@@ -11,6 +11,8 @@ from pawl.cli.commands.tasks import why
 from pawl.errors import TaskNotFound, WaitTimeout
 from pawl.values import duration_text
 
+_ID_CHARACTERS = 36
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -23,7 +25,7 @@ def wait(call: Call, *, tasks: list[str], timeout: int | None) -> int:
         raise _interrupted(call, tasks) from None
     _show(call, tasks, answer)
     if answer["missing"]:
-        raise TaskNotFound(f"no task {', '.join(answer['missing'])}", ids=answer["missing"])
+        raise TaskNotFound("; ".join(map(_not_found, answer["missing"])), ids=answer["missing"])
     if answer["status"] == "timeout":
         raise WaitTimeout(
             f"the wait of {duration_text(timeout or 0)} ran out; the work goes on: {', '.join(answer['pending'])}",
@@ -65,6 +67,11 @@ def _lines(call: Call, answer: dict[str, Any]) -> list[str]:
 
 def _line(text: str) -> str:
     return output.clean(text, one_line=True)
+
+
+def _not_found(text: str) -> str:
+    """As every other command says it."""
+    return f"cannot find a task {'with the id' if len(text) >= _ID_CHARACTERS else 'whose id begins with'} {text}"
 
 
 def _interrupted(call: Call, ids: list[str]) -> Interrupted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pawl.cli.table.model import Command, Option
 
 _CANCEL = Option("--cancel", "End what runs first; what is queued stays queued.", kind="flag")
-_JSON_READY = 'the daemon: `{"pid", "started_at", "version", "home", "socket", "recovery"}`'
+_JSON_READY = 'the daemon: `{"pid", "started_at", "version", "home", "socket", "stopping", "recovery"}`'
 
 RUN = Command(
     "daemon run",
@@ -32,21 +32,22 @@ STOP = Command(
     "daemon:stop",
     """Stop the daemon; answers when it is gone.
     Work that runs goes on without it, and the next daemon takes it over with everything it has printed
-    meanwhile. `--cancel` ends it instead.""",
+    meanwhile. `--cancel` ends it instead; what is queued stays queued in either case. Exit 3 if none runs.""",
     options=(_CANCEL,),
     examples=(
         ("pawl daemon stop", "leave the work running"),
         ("pawl daemon stop --cancel", "end the work too"),
     ),
-    json='`{"pid", "cancelled": true or false, "running": [id...], "left": [id...]}`: what ran when it was asked to'
-    " stop, and what runs on without it",
+    json='`{"pid", "cancelled": true or false, "running": [id...], "left": [id...], "queued": n}`: what ran when it was'
+    " asked to stop, what runs on without it, and how many tasks wait for the next daemon",
 )
 
 RESTART = Command(
     "daemon restart",
     "daemon:restart",
     """Stop the daemon and start it again, for instance after an upgrade.
-    Running work goes on meanwhile and is taken over. Starts one too where none runs.""",
+    Running work goes on meanwhile and is taken over; nothing is waited for. A configuration file with faults is
+    told first (exit 2), and the daemon runs on with what it has. Starts one too where none runs.""",
     examples=(("pawl daemon restart", "after an upgrade"),),
     json=_JSON_READY + "; `stopped_pid` besides",
 )

@@ -12,12 +12,12 @@ EVENTS = Command(
     shows those behind a number that you have seen. `-f` shows the last ten and goes on for ever.""",
     options=(
         Option("--follow -f", "Go on with new events as they happen.", kind="flag"),
-        Option("--after", "Only events behind this number; 0 begins at the first.", kind="integer"),
-        Option("--limit", "At most so many.", kind="integer"),
+        Option("--after", "Only events behind this number; 0 begins at the first.", kind="integer", least=0),
+        Option("--limit", "At most so many.", kind="integer", least=1),
         Option("--task", "Only events of this task.", complete="task", metavar="TASK"),
     ),
     examples=(
-        ("pawl events --task 0193f2a1", "the life of one task"),
+        ("pawl events --task 0193f2a1-b2c3", "the life of one task"),
         ("pawl events -f --json", "one JSON object a line, for a program"),
     ),
     json="an array of events; with `-f` one object a line",

@@ -49,19 +49,22 @@ class Option:
 
     ``repeat``: may be given several times; the value is the list of all (empty when absent).
     Otherwise the last one counts; absent is ``None``, for a flag ``False``.
+    ``least``, ``most``: the range of a number, or of a duration in milliseconds.
     """
 
-    __slots__ = ("choices", "complete", "flags", "help", "kind", "metavar", "name", "repeat")
+    __slots__ = ("choices", "complete", "flags", "help", "kind", "least", "metavar", "most", "name", "repeat")
 
     def __init__(
         self, flags: str, help: str, *, kind: str = "text", repeat: bool = False, choices: Sequence[str] = (),
-        complete: str = "", metavar: str = "", name: str = "",
+        complete: str = "", metavar: str = "", name: str = "", least: int | None = None, most: int | None = None,
     ) -> None:  # fmt: skip
         self.flags = flags.split()
         self.help = help
         self.kind = kind
         self.repeat = repeat
         self.choices = choices
+        self.least = least
+        self.most = most
         self.complete = complete
         self.metavar = metavar or KINDS[kind]
         self.name = name or self.flags[0].lstrip("-").replace("-", "_")

@@ -7,7 +7,7 @@ from pawl.cli.table.model import Command, Option, Positional
 STATUSES = ("queued", "running", "paused", "completed", "failed", "cancelled", "lost", "timed_out")
 KINDS = ("delegate", "subagent", "cron", "sop_step", "work_item", "goal")
 
-_ID = "A task's id, or the beginning of it (8 characters or more)."
+_ID = "A task's id, or as much of the id as tells it apart (8 characters at least)."
 _TASK = Positional("task", _ID, complete="task")
 _TASKS = Positional("tasks", _ID, complete="task", repeat=True, metavar="TASK")
 _JSON_BYTES = '`{"id", "status", "sha256", "size_bytes", "text"}`; `"base64"` in place of `text` where it is not UTF-8'
@@ -24,10 +24,10 @@ DELEGATE = Command(
     ),
     options=(
         Option("--wait", "Wait for the end, print the output; exit 0 only if it completed.", kind="flag"),
-        Option("--timeout", "End the work after this long.", kind="duration"),
-        Option("--queue-timeout", "Give up if it has not started after this long.", kind="duration"),
-        Option("--retries", "Try again this often when it fails.", kind="integer"),
-        Option("--priority", "Larger runs first; 0 is usual.", kind="integer"),
+        Option("--timeout", "End the work after this long.", kind="duration", least=1),
+        Option("--queue-timeout", "Give up if it has not started after this long.", kind="duration", least=1),
+        Option("--retries", "Try again this often when it fails.", kind="integer", least=0, most=100),
+        Option("--priority", "Larger runs first; 0 is usual.", kind="integer", least=-1_000_000, most=1_000_000),
         Option("--cwd", "The directory to work in.", kind="path", metavar="DIR", complete="path"),
         Option("--env", "Set a variable for the work.", kind="pair", repeat=True),
         Option("--idempotency-key", "The same key starts the same work only once.", metavar="K"),
@@ -57,7 +57,7 @@ STATUS = Command(
     positionals=(Positional("task", _ID, required=False, complete="task"),),
     examples=(
         ("pawl status", "the overview"),
-        ("pawl status 0193f2a1", "one task"),
+        ("pawl status 0193f2a1-b2c3", "one task"),
     ),
     json="the overview, or the task",
 )
@@ -81,7 +81,7 @@ LIST = Command(
         Option("--agent", "Only tasks of this agent.", complete="agent", metavar="A"),
         Option("--kind", "Only tasks of this kind.", kind="choice", choices=KINDS, metavar="K"),
         Option("--label", "Only tasks with this label.", kind="pair", repeat=True),
-        Option("--limit", "At most so many.", kind="integer"),
+        Option("--limit", "At most so many.", kind="integer", least=1, most=100_000),
         Option("--all", "All there are.", kind="flag"),
     ),
     examples=(
@@ -98,7 +98,7 @@ RESULT = Command(
     Exit 0 if the task completed, 1 if it ended otherwise (what it wrote is printed all the same), 5 if it
     has not ended yet. `pawl logs` shows what is there so far.""",
     positionals=(_TASK,),
-    examples=(("pawl result 0193f2a1 > answer.txt", "keep it in a file"),),
+    examples=(("pawl result 0193f2a1-b2c3 > answer.txt", "keep it in a file"),),
     json=_JSON_BYTES,
 )
 
@@ -113,8 +113,8 @@ LOGS = Command(
         Option("--stderr", "Its standard error instead of its standard output.", kind="flag"),
     ),
     examples=(
-        ("pawl logs -f 0193f2a1", "watch it work"),
-        ("pawl logs --stderr 0193f2a1", "why did it fail?"),
+        ("pawl logs -f 0193f2a1-b2c3", "watch it work"),
+        ("pawl logs --stderr 0193f2a1-b2c3", "why did it fail?"),
     ),
     json='`{"id", "status", "stream", "size_bytes", "text" or "base64"}`;'
     ' with `-f` a line `{"id", "stream", "text" or "base64"}` a piece, and that object without text last',
@@ -129,7 +129,7 @@ WAIT = Command(
     positionals=(_TASKS,),
     options=(Option("--timeout", "Wait at most so long.", kind="duration"),),
     examples=(
-        ("pawl wait 0193f2a1 && pawl result 0193f2a1", "print the result when it is there"),
+        ("pawl wait 0193f2a1-b2c3 && pawl result 0193f2a1-b2c3", "print the result when it is there"),
         ("pawl wait $A $B --timeout 10m", "several, ten minutes at most"),
     ),
     json='the task; for several `{"status": "complete" or "timeout", "completed": [task...], "pending": [id...],'
@@ -145,7 +145,7 @@ CANCEL = Command(
     positionals=(_TASKS,),
     options=(Option("--reason", "Why; kept with the task."),),
     examples=(
-        ("pawl cancel 0193f2a1", "end one"),
+        ("pawl cancel 0193f2a1-b2c3", "end one"),
         ('pawl cancel $A $B --reason "wrong branch"', "several, and say why"),
     ),
     json='the task with `"outcome": "cancelled"`, `"already_cancelled"` or `"already_<status>"`; an array for several',
