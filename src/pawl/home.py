@@ -93,12 +93,20 @@ class Home:
             return path
         return self._short_socket()
 
+    @property
+    def socket_pointer(self) -> str:
+        """Where the daemon notes the path of a socket that had to move, for whoever has another environment."""
+        return self._at("run", "daemon.sock.path")
+
     def _short_socket(self) -> str:
         import hashlib
         import tempfile
 
+        noted = _read_line(self.socket_pointer)
+        if noted and os.path.isdir(os.path.dirname(os.path.dirname(noted))):
+            return noted
         name = "pawl-" + hashlib.sha256(os.fsencode(os.path.realpath(self.path))).hexdigest()[:16]
-        for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
+        for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
             if not base or not os.path.isdir(base):
                 continue
             path = os.path.join(base, f"{name}-{os.getuid()}", "daemon.sock")
@@ -121,6 +129,17 @@ class Home:
             os.path.dirname(self.socket),
         ):
             make_private_directory(path)
+        if os.path.dirname(self.socket) != self.run:
+            with open(self.socket_pointer, "w") as file:
+                file.write(self.socket + "\n")
+
+
+def _read_line(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.readline().strip()
+    except OSError:
+        return ""
 
 
 def make_private_directory(path: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ from pawl.timers import Timers
 
 log = logger("recovery")
 _AT_ONCE = 32
+_ID = re.compile(r"[0-9A-Za-z-]+")
 
 
 class Verdict(NamedTuple):
@@ -119,6 +121,8 @@ class Recovery:
                 return
             async with gate:
                 try:
+                    if not _ID.fullmatch(task.id):  # it names a directory, which is removed in the end
+                        raise ValueError(f"{task.id!r} is no id")
                     await work(task)
                 except Exception as error:  # whatever is wrong with this one, the others are recovered
                     self.report["unreadable"] += 1

@@ -8,6 +8,7 @@ close the socket, write what is waiting, unlock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 from collections.abc import Awaitable, Callable
@@ -116,7 +117,7 @@ class App:
         hello = {"daemon": __version__, "pid": os.getpid(), "home": self.home.path}
         self._server = Server(self.home.socket, routes(self), hello, self.callers.caller)
         await self._server.start()
-        self._opened.append(self._server.stop)
+        self._opened += [self._remove_moved_socket, self._server.stop]
 
     def _configure(self) -> None:
         daemon = self.config.daemon
@@ -261,6 +262,13 @@ class App:
                     log.error("cannot close a part", exc_info=error)
         finally:
             self._lock.release()
+
+    async def _remove_moved_socket(self) -> None:
+        """The directory of a socket that had to move is ours alone, and empty by now."""
+        folder = os.path.dirname(self.home.socket)
+        if folder != self.home.run:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
 
     async def _close_timers(self) -> None:
         self.timers.close()
