@@ -43,7 +43,7 @@ def test_a_long_path_moves_the_socket(long: Home, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_moved_socket_is_found_from_another_environment(long: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program with another TMPDIR and no XDG_RUNTIME_DIR, as a task has it, finds the daemon's socket all the same."""
+    """A program with another TMPDIR and no XDG_RUNTIME_DIR, as tasks have it, finds the daemon's socket."""
     runtime = tempfile.mkdtemp(prefix="pw", dir="/tmp")
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
     long.prepare()

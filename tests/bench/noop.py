@@ -111,9 +111,7 @@ def huey(report: Report, folder: str, jobs: int = 1000) -> None:
     """One worker thread drains a backlog of no-op jobs; fsync on."""
     import huey as package
 
-    queue = package.SqliteHuey(
-        "bench", filename=os.path.join(tempfile.mkdtemp(dir=folder), "huey.db"), fsync=True
-    )
+    queue = package.SqliteHuey("bench", filename=os.path.join(tempfile.mkdtemp(dir=folder), "huey.db"), fsync=True)
 
     @queue.task()  # type: ignore[misc]
     def noop() -> int:

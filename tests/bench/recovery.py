@@ -59,5 +59,3 @@ def _boot() -> str:
     from pawl.runner.identity import own_identity
 
     return own_identity().boot_id
-
-

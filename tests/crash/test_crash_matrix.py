@@ -961,6 +961,26 @@ def test_line_28_malformed_rows_do_not_stop_the_pass(daemon: Daemon, ran: Ran) -
     assert len(ran.lines) == len(ids) + 1
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "../artifacts", "../../../../tmp", "a/b", "\0"], ids=repr)
+def test_line_28_a_row_whose_id_is_a_path_deletes_nothing(daemon: Daemon, ran: Ran, name: str) -> None:
+    """The id of a task names its spool, which is removed in the end: what is no id is left to a person."""
+    left = crash(daemon, "settle.before_intent", PROGRAM, ran)
+    assert left is not None
+    rows.edit(daemon.home, "UPDATE task SET id = ? WHERE id = ?", name, left.id)
+    other = daemon.spool("0190c0de-0000-7000-8000-000000000000")
+    other.mkdir()
+    kept = daemon.artifact("kept")
+    kept.touch()
+    daemon.checked = False
+
+    assert daemon.start()["recovery"]["unreadable"] == 1
+
+    assert ended(daemon, daemon.delegate("echo", "x")["id"]).status == "completed"
+    assert other.exists()
+    assert kept.exists()
+    assert Path(daemon.home.database).exists()
+
+
 def test_line_28_a_row_that_cannot_be_written_is_left_to_a_person(daemon: Daemon, ran: Ran) -> None:
     """The schema allows neither the settlement nor the cleaning of this row: it is not called done, it eats neither log
     nor processor, others go on, and the daemon stops when it is told to."""

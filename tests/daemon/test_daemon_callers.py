@@ -1,0 +1,181 @@
+"""Who is calling: a program acts as the task that it is part of, whatever it says of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import rows
+from harness.daemon import CONFIG, Daemon, until
+from harness.fixtures import Ran, gate
+
+_POLICY = """
+[policies.boss]
+delegation = "allow"
+max_depth = 5
+
+[agents.boss]
+command = ["sh", "-c"]
+prompt = "argument"
+policy = "boss"
+delegates = ["worker", "echo", "sh"]
+
+[agents.worker]
+command = ["sh", "-c"]
+prompt = "argument"
+policy = "boss"
+delegates = ["echo"]
+"""
+
+_CALL = """
+import json, socket, sys
+path, method, params = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+s = socket.socket(socket.AF_UNIX)
+s.connect(path)
+for number, (name, what) in enumerate([("hello", {"protocol": 1}), (method, params)]):
+    s.sendall(json.dumps({"jsonrpc": "2.0", "id": number, "method": name, "params": what}).encode() + b"\\n")
+for line in s.makefile():
+    if json.loads(line).get("id") == 1:
+        print(line, flush=True)
+        break
+"""
+
+
+@pytest.fixture
+def call(daemon: Daemon, tmp_path: Path) -> Any:
+    """The shell words that call the daemon from inside a program."""
+    script = tmp_path / "call.py"
+    script.write_text(_CALL)
+    daemon.configure(CONFIG + _POLICY)
+
+    def words(method: str, **params: Any) -> str:
+        text = json.dumps(params).replace("'", "'\\''")
+        return f"{sys.executable} -I -S {script} {daemon.home.socket} {method} '{text}'"
+
+    return words
+
+
+def _answer(daemon: Daemon, task_id: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(daemon.result(task_id))
+    return answer
+
+
+_WAYS = {
+    "directly": "{}",
+    "through a shell": "sh -c '{}; exit'",
+    "in a new session": "setsid -w {}",
+    "in a new session, orphaned": "setsid -f {}; sleep 1",
+    "with an empty environment": "env -i {}",
+    "with an empty environment in a new session": "env -i setsid -w {}",
+    "saying it is another task": "PAWL_TASK_ID=0190c0de-0000-7000-8000-000000000000 {}",
+    "in a new session, saying it is nobody": "env -u PAWL_TASK_ID setsid -w {}",
+}
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_a_program_calls_as_its_task(daemon: Daemon, call: Any, way: str) -> None:
+    """Creator, chain, depth, parent and principal come from the row of the task that the caller is part of."""
+    daemon.start()
+    inner = call("task.delegate", agent="echo", prompt="inner")
+    prompt = _WAYS[way].replace("{}", inner.replace("'", "'\\''") if "'{}" in _WAYS[way] else inner)
+
+    outer = daemon.delegate("boss", prompt, wait=True)
+    child = _answer(daemon, outer["id"])["result"]
+
+    assert child["parent_id"] == outer["id"]
+    assert (child["creator"], child["chain"], child["depth"]) == ("boss", [], 1)
+    assert child["principal"] == f"task:{outer['id']}"
+    assert (outer["creator"], outer["depth"], outer["chain"]) == ("operator", 0, [])
+    assert outer["principal"] == f"uid:{os.getuid()}"
+
+
+@pytest.mark.parametrize(
+    "way", ["env -i setsid -f {}; sleep 1", "env -i setsid -f sh -c 'sleep 0.3; {}' & exec sleep 1.5"]
+)
+def test_a_program_that_escaped_everything_is_nobody(daemon: Daemon, call: Any, way: str) -> None:
+    """A new session, no parent, an empty environment: it is some task's, and nobody can say whose, so it is refused. It
+    does not become the operator by that."""
+    daemon.start()
+    inner = call("task.delegate", agent="echo", prompt="inner")
+
+    daemon.delegate("boss", way.replace("{}", inner.replace("'", "'\\''") if "'" in way else inner), wait=True)
+
+    assert [task.creator for task in rows.tasks(daemon.home)] == ["operator"]
+    assert "peer_refused" in daemon.log()
+
+
+def test_a_quick_program_is_no_operator(daemon: Daemon, call: Any) -> None:
+    """It calls before the daemon has heard that it was started: it is known by its environment."""
+    daemon.start(bent="")
+    daemon.bend(deaf=True)
+    outer = daemon.delegate("boss", call("task.delegate", agent="echo", prompt="inner"))["id"]
+    child = until(lambda: [task for task in rows.tasks(daemon.home) if task.agent == "echo"], "it never called")[0]
+    daemon.bend()
+
+    assert (child.creator, child.parent_id, child.depth) == ("boss", outer, 1)
+    daemon.wait(outer)
+
+
+def test_a_grandchild_has_its_whole_chain(daemon: Daemon, call: Any) -> None:
+    """The callers above the creator stand in the chain, the operator does not."""
+    daemon.start()
+    inner = call("task.delegate", agent="echo", prompt="x").replace("\\", "\\\\").replace('"', '\\"')
+    middle = call("task.delegate", agent="worker", prompt="@", wait=True).replace("@", inner.replace("'", "'\\''"))
+
+    outer = daemon.delegate("boss", middle, wait=True)
+    tasks = {task["agent"]: task for task in daemon.call("task.list")}
+
+    assert outer["status"] == "completed"
+    assert (tasks["worker"]["creator"], tasks["worker"]["chain"], tasks["worker"]["depth"]) == ("boss", [], 1)
+    assert (tasks["echo"]["creator"], tasks["echo"]["chain"], tasks["echo"]["depth"]) == ("worker", ["boss"], 2)
+    assert tasks["echo"]["parent_id"] == tasks["worker"]["id"]
+    assert tasks["echo"]["principal"] == f"task:{tasks['worker']['id']}"
+
+
+def test_a_parent_that_a_program_names_is_not_believed(daemon: Daemon, call: Any) -> None:
+    """The operator may hang a task below another; a program's tasks hang below its own."""
+    daemon.start()
+    other = daemon.delegate("echo", "x", wait=True)["id"]
+
+    outer = daemon.delegate("boss", call("task.delegate", agent="echo", prompt="y", parent=other), wait=True)
+    by_operator = daemon.delegate("echo", "z", parent=other)
+
+    child = _answer(daemon, outer["id"])
+    assert child.get("result", {"parent_id": outer["id"]})["parent_id"] == outer["id"]
+    assert by_operator["parent_id"] == other
+    assert (by_operator["creator"], by_operator["depth"]) == ("operator", 0)
+
+
+def test_an_adopted_program_is_known_after_a_restart(daemon: Daemon, ran: Ran, call: Any) -> None:
+    """The next daemon knows its sessions and ancestry too."""
+    daemon.start()
+    prompt = f"{gate()}; {call('task.delegate', agent='echo', prompt='inner')}"
+    outer = daemon.delegate("boss", prompt, env=ran.env)["id"]
+    until(lambda: rows.task(daemon.home, outer).worker_pid, "it never ran")
+    daemon.kill()
+    daemon.start()
+    ran.go()
+
+    assert daemon.wait_one(outer)["status"] == "completed"
+    assert _answer(daemon, outer)["result"]["parent_id"] == outer
+
+
+def test_the_audit_log_names_the_task_that_acted(daemon: Daemon, call: Any) -> None:
+    """A cancel from inside is the task's deed, one from outside the operator's."""
+    daemon.start()
+    sleeper = daemon.delegate("sh", "exec sleep 600")["id"]
+
+    outer = daemon.delegate("boss", call("task.cancel", ids=[sleeper]), wait=True)
+    other = daemon.delegate("sh", "exec sleep 600")["id"]
+    daemon.cancel(other)
+
+    actors = dict(rows.query(daemon.home, "SELECT subject_id, actor FROM event WHERE event = 'cancelled'"))
+    if sleeper in actors:  # it is not this task's own: a policy may refuse that
+        assert actors[sleeper] == f"task:{outer['id']}"
+    assert actors[other] == f"uid:{os.getuid()}"
+    daemon.cancel(sleeper)
