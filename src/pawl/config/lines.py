@@ -16,12 +16,13 @@ Path = tuple[str | int, ...]
 
 _DEPTH_MAX = 8  # no key of ours lies deeper: what does is found through the table around it
 # Long strings first, or their first two quotes would pass for an empty string. A long string may end in one
-# or two quotes of its own before the three that close it.
+# or two quotes of its own before the three that close it. No possessive quantifiers: Python before 3.11.5 gets
+# them wrong; each alternative begins otherwise, so there is nothing to go back to.
 _TOKEN = re.compile(
     r"""
       (?P<skip>[ \t]+ | \#[^\n]*)
-    | (?P<long>\"{3} (?: [^"\\] | \\. | "{1,2}(?!") )*+ "{3,5} | '{3} (?: [^'] | '{1,2}(?!') )*+ '{3,5})
-    | (?P<quoted>" (?: [^"\\\n] | \\. )*+ " | '[^'\n]*+')
+    | (?P<long>\"{3} (?: [^"\\] | \\. | "(?!"") )* "{3,5} | '{3} (?: [^'] | '(?!'') )* '{3,5})
+    | (?P<quoted>" (?: [^"\\\n] | \\. )* " | '[^'\n]*')
     | (?P<mark>[\[\]{}=,\n])
     | (?P<dot>\.)
     | (?P<bare>[^\s\[\]{}=,."'\#]+)
