@@ -605,3 +605,13 @@ def test_no_slot_claims_nothing(ledger: Ledger) -> None:
     ledger.queued()
 
     assert ledger(store.claim, HERE, 0, 5, {"writer": -1}) == []
+
+
+def test_a_damaged_column_hides_no_row(ledger: Ledger) -> None:
+    """Text that is no JSON any more is shown as empty, and the row is shown."""
+    task = ledger.running()._replace(labels="x", source="", chain="[", cleanup_report="{", usage="?")
+
+    shown = public(task, str)
+
+    assert (shown["labels"], shown["source"], shown["chain"]) == ({}, {}, [])
+    assert (shown["leftovers"], shown["usage"], shown["id"]) == (None, None, task.id)

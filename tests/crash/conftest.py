@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from harness.daemon import Daemon
-from harness.fixtures import daemon, home, ran, small_disk, stranger
+from harness.fixtures import another, daemon, home, ran, small_disk, stranger
 
-__all__ = ["daemon", "home", "ran", "small_disk", "stranger"]
+__all__ = ["another", "daemon", "home", "ran", "small_disk", "stranger"]
 
 _HERE = Path(__file__).parent
 

@@ -1137,7 +1137,7 @@ def test_line_33_a_row_that_went_to_another_owner_is_not_overwritten(
     assert ended(daemon, answer["id"]).status == "failed"
 
 
-def test_line_34_two_recoveries_at_once(daemon: Daemon, ran: Ran) -> None:
+def test_line_34_two_recoveries_at_once(daemon: Daemon, another: Daemon, ran: Ran) -> None:
     """Two daemons recover one home in the same moment: each row is taken by one of them, and ends once."""
     daemon.configure(QUICK)
     daemon.start(bent="")
@@ -1149,11 +1149,10 @@ def test_line_34_two_recoveries_at_once(daemon: Daemon, ran: Ran) -> None:
     until(lambda: not _temporary(daemon), "not all is published")
     daemon.kill()
 
-    other = Daemon(daemon.home, None)
     daemon.begin(bent="no_lock")
-    other.begin(bent="no_lock")
+    another.begin(bent="no_lock")
     daemon.ready()
-    other.ready()
+    another.ready()
     ran.go()
     until(lambda: all(task.ended and task.cleanup != "pending" for task in rows.tasks(daemon.home)), "not all end")
 
@@ -1161,12 +1160,9 @@ def test_line_34_two_recoveries_at_once(daemon: Daemon, ran: Ran) -> None:
     assert all(rows.ends_of(daemon.home, each) == ["completed"] for each in [*alive, *done])
     assert [rows.events_of(daemon.home, each).count("adopted") for each in alive] == [1] * 4
     assert len(ran.lines) == 8
-    assert daemon.process is not None
-    daemon.process.send_signal(signal.SIGTERM)
-    daemon.died()
-    assert other.process is not None
-    other.process.send_signal(signal.SIGTERM)
-    other.died()
+    for each in (daemon, another):
+        each.signal(signal.SIGTERM)
+        assert each.died() == 0
 
 
 @at("recovery.before_row", "recovery.after_row")

@@ -28,19 +28,18 @@ def _connected(pid: int) -> bool:
     return False
 
 
-def test_a_second_daemon_is_refused_and_told_the_pid(daemon: Daemon) -> None:
+def test_a_second_daemon_is_refused_and_told_the_pid(daemon: Daemon, another: Daemon) -> None:
     """One home, one daemon: the second exits with 5, names the first, and disturbs nothing of it."""
     daemon.start()
     task_id = daemon.delegate("sh", "sleep 0.5; echo hello")["id"]
-    second = Daemon(daemon.home, None)
 
     with pytest.raises(NotStarted) as refused:
-        second.start(exec=True)
+        another.start(exec=True)
 
     assert refused.value.code == "daemon_already_running"
     assert str(daemon.pid) in refused.value.error["message"]
     assert refused.value.error["exit"] == 5
-    assert second.died() == 5
+    assert another.died() == 5
     assert daemon.wait_one(task_id)["status"] == "completed"
 
 

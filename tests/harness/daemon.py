@@ -247,7 +247,7 @@ class Daemon:
                 found = self.broken()
                 assert found == [], "\n".join([*found, self.log()[-3000:]])
         finally:
-            self._force()
+            self.abandon()
 
     def _stop_everything(self) -> None:
         assert self.process is not None
@@ -262,10 +262,9 @@ class Daemon:
         with contextlib.suppress(FileNotFoundError):
             Path(self.home.run, "bends").unlink()
 
-    def _force(self) -> None:
-        """Whatever went wrong: nothing that was started here outlives the test."""
-        assert self.process is not None
-        if self.process.poll() is None:
+    def abandon(self) -> None:
+        """Whatever went wrong: nothing that was started here outlives the test. Nothing is checked."""
+        if self.process is not None and self.process.poll() is None:
             self.kill()
         for pid in processes_of(self.home):
             with contextlib.suppress(ProcessLookupError):

@@ -33,6 +33,14 @@ def daemon(home: Home) -> Iterator[Daemon]:
 
 
 @pytest.fixture
+def another(home: Home) -> Iterator[Daemon]:
+    """A second daemon of the same home, not started. It is gone at the end, whatever became of it."""
+    made = Daemon(home, None)
+    yield made
+    made.abandon()
+
+
+@pytest.fixture
 def ran(tmp_path: Path) -> Iterator[Ran]:
     """Counts how often a program was started: it appends a line to the file that ``$OUT`` names."""
     made = Ran(tmp_path / "out")

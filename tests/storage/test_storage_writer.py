@@ -300,7 +300,7 @@ def wal_bytes(home: Home) -> int:
     return os.stat(home.database + "-wal").st_size
 
 
-def test_the_log_stays_short(home: Home, writer: Writer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b107_the_log_stays_short(home: Home, writer: Writer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """20,000 small changes, a read transaction held open through part of them: once it ends and something is
     written, the write-ahead log is below 8 MiB again, with the writer still running. Without it, it never grew."""
     kept = threading.Event()

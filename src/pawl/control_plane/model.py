@@ -253,13 +253,13 @@ def public(task: Task, artifact_path: Any) -> dict[str, Any]:
         "goal_id": task.goal_id,
         "depth": task.depth,
         "creator": task.creator,
-        "chain": json.loads(task.chain),
+        "chain": _loads(task.chain, []),
         "principal": task.principal,
         "attempt": task.attempt,
         "retry_of": task.retry_of,
         "retries_left": task.retries_left,
         "idempotency_key": task.idempotency_key,
-        "labels": json.loads(task.labels),
+        "labels": _loads(task.labels, {}),
         "cwd": task.cwd,
         "exit_code": task.exit_code,
         "signal": task.signal,
@@ -269,11 +269,19 @@ def public(task: Task, artifact_path: Any) -> dict[str, Any]:
         "stderr": _public_artifact(task.stderr, artifact_path),
         "truncated": bool(task.truncated),
         "cleanup": task.cleanup,
-        "leftovers": json.loads(task.cleanup_report) if task.cleanup_report else None,
-        "usage": json.loads(task.usage) if task.usage else None,
+        "leftovers": _loads(task.cleanup_report, None),
+        "usage": _loads(task.usage, None),
         "delivered": bool(task.delivered),
-        "source": json.loads(task.source),
+        "source": _loads(task.source, {}),
     }
+
+
+def _loads(text: str | None, otherwise: Any) -> Any:
+    """JSON from a column; what is damaged there must not hide the other rows."""
+    try:
+        return json.loads(text) if text else otherwise
+    except ValueError:
+        return otherwise
 
 
 def _public_artifact(found: Artifact | None, artifact_path: Any) -> dict[str, Any] | None:
