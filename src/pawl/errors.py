@@ -174,12 +174,6 @@ class AgentDisabled(RefusedByState):
     code = "agent_disabled"
 
 
-class IllegalTransition(RefusedByState):
-    """The state machine has no such transition."""
-
-    code = "illegal_transition"
-
-
 class TaskNotEnded(RefusedByState):
     """The task has not ended and has no result yet. ``pawl wait`` waits for it, ``pawl logs`` shows what is there."""
 
