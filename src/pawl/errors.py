@@ -200,6 +200,12 @@ class Stopping(RefusedByState):
     retryable = True
 
 
+class CallerEnded(RefusedByState):
+    """The task that asked has ended: it was cancelled, or timed out. What it asks for would belong to nobody."""
+
+    code = "caller_ended"
+
+
 class Exists(RefusedByState):
     """A file is there already and would have been overwritten. Nothing was changed."""
 
@@ -220,6 +226,91 @@ class PeerRefused(RefusedByPolicy):
     """The socket was opened by another user. Only the home's owner and root may talk to its daemon."""
 
     code = "peer_refused"
+
+
+class OperatorOnly(RefusedByPolicy):
+    """A program inside a task asked for something that only the operator may do, such as stopping the daemon."""
+
+    code = "operator_only"
+
+
+class InsideOnly(RefusedByPolicy):
+    """The command speaks of the task that calls it (``spawn``, ``usage``, ``progress``), and no task called it."""
+
+    code = "inside_only"
+
+
+class DepthExceeded(RefusedByPolicy):
+    """The calling task is as deep as ``max_depth`` of its own policy or of the target's allows: it may start none."""
+
+    code = "depth_exceeded"
+
+
+class ActionsExhausted(RefusedByPolicy):
+    """The tree of tasks has asked for ``max_actions_per_hour`` things within an hour. ``details.retry_at`` says when
+    the next may be asked for; the message names the task whose budget it is."""
+
+    code = "actions_exhausted"
+
+
+class CostExhausted(RefusedByPolicy):
+    """The tree of tasks has reported ``max_cost_per_day`` within a day, and starts nothing more until some of that is
+    a day old (``details.retry_at``)."""
+
+    code = "cost_exhausted"
+
+
+class DelegationForbidden(RefusedByPolicy):
+    """The policy of the calling task forbids delegation, as every policy does that does not say
+    ``delegation = "allow"``."""
+
+    code = "delegation_forbidden"
+
+
+class NotReachable(RefusedByPolicy):
+    """The calling agent may not hand work to that one: they have different policies, and ``delegates`` of the caller
+    does not name it."""
+
+    code = "not_reachable"
+
+
+class ApprovalNeeded(RefusedByPolicy):
+    """An independent target has tools that need a person's approval (``always_ask``), and nobody would be asked."""
+
+    code = "approval_needed"
+
+
+class PolicyWidens(RefusedByPolicy):
+    """Something that was asked for from inside a task goes beyond what that task may do itself. ``details.field``
+    names it. Nothing was started."""
+
+    code = "policy_widens"
+
+
+class PolicyDisjoint(RefusedByPolicy):
+    """Caller and target have policies with nothing in common where something is needed: two workspaces of which
+    neither lies in the other. ``details.field`` names it."""
+
+    code = "policy_disjoint"
+
+
+class SandboxUnavailable(RefusedByPolicy):
+    """The policy says ``sandbox = "required"`` and this machine cannot make one. Nothing was started; ``pawl doctor``
+    says what is missing."""
+
+    code = "sandbox_unavailable"
+
+
+class SpawnNested(RefusedByPolicy):
+    """A sub-agent asked for a sub-agent. They are one deep."""
+
+    code = "spawn_nested"
+
+
+class SpawnDenied(RefusedByPolicy):
+    """The policy of the calling task names ``spawn`` among its ``denied_tools``."""
+
+    code = "spawn_denied"
 
 
 # --- exit 124 -----------------------------------------------------------------------------------------------

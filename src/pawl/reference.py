@@ -272,6 +272,8 @@ _KINDS: list[tuple[Any, str]] = [
     (fields.Name, "name"),
     (fields.EnvName, "name of a variable"),
     (fields.Capability, "capability"),
+    (fields.Tool, "name of a tool"),
+    (fields.Cost, "amount"),
     (fields.Directory, "directory"),
     (fields.HomePath, "path"),
     (fields.Command, "command"),
@@ -286,11 +288,7 @@ _KINDS: list[tuple[Any, str]] = [
 # Keys that are read and checked, and that nothing in this version acts on. A test looks for code that does.
 NOT_YET = {
     (AgentConfig, "worker"),
-    (AgentConfig, "delegates"),
     (AgentConfig, "capabilities"),
-    (PolicyConfig, "delegation"),
-    (PolicyConfig, "max_depth"),
-    (PolicyConfig, "max_actions_per_hour"),
 }
 _NOT_YET = "Not acted on yet."
 _NOT_YET_SECTION = "This section is checked, and this version does not act on it."
@@ -307,7 +305,7 @@ class _Part(NamedTuple):
 _PARTS = (
     _Part("## `[daemon]`", DaemonConfig),
     _Part("## `[agents.NAME]`", AgentConfig),
-    _Part("### An entry of `delegates`", DelegateConfig, acted_on=False),
+    _Part("### An entry of `delegates`", DelegateConfig),
     _Part("## `[policies.NAME]`", PolicyConfig),
     _Part("### `limits`", LimitsConfig),
     _Part("## `[[cron]]`", CronConfig, acted_on=False),

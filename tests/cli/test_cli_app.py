@@ -23,7 +23,9 @@ WRONG = [
     ["nonsense"], ["daemon"], ["daemon", "nonsense"], ["delegate"], ["status", "a", "b"], ["list", "--nonsense"],
     ["list", "--limit"], ["list", "--limit", "x"], ["list", "--status", "runing"], ["wait"],
     ["wait", "--timeout", "soon", "x"],
-    ["delegate", "echo", "--env", "noequals", "x"], ["--home"], ["--home", "", "list"], ["list", "--all=1"], ["-x"],
+    ["delegate", "echo", "--env", "noequals", "x"], ["delegate", "--parallel", "a,,b", "x"], ["usage", "--cost", "-1"],
+    ["usage", "--cost", "nan"], ["usage", "--tokens", "0.5"], ["progress"], ["why"],
+    ["--home"], ["--home", "", "list"], ["list", "--all=1"], ["-x"],
 ]  # fmt: skip
 
 
@@ -179,6 +181,8 @@ def test_completion_offers_live_ids_and_names(daemon: Start, complete: Callable[
     assert complete("pawl status ") == [TASK_ID]
     assert complete("pawl wait 0193") == [TASK_ID]
     assert complete("pawl delegate co") == ["coder"]
+    assert complete("pawl delegate --parallel co") == ["coder"]
+    assert complete("pawl delegate --parallel coder,") == ["coder,echo"]
     assert complete("pawl list --status q") == ["queued"]
     assert complete("pawl del") == ["delegate"]
     assert complete("pawl daemon sta") == ["start", "status"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -154,9 +155,14 @@ def test_faults_of_the_configuration(made: Home, pawl: Pawl) -> None:
     assert [message.split(":")[1] for message in messages] == ["2", "3"]
 
 
-@pytest.mark.parametrize("where", [0, 4096], ids=["header", "page"])
-def test_a_damaged_database_is_found_and_left_as_it_is(made: Home, codes: Codes, where: int) -> None:
+@pytest.mark.parametrize("table", [None, "event"], ids=["header", "page"])
+def test_a_damaged_database_is_found_and_left_as_it_is(made: Home, codes: Codes, table: str | None) -> None:
     """A torn header as well as a torn page."""
+    where = 0
+    if table is not None:
+        with contextlib.closing(sqlite3.connect(made.database)) as connection:
+            root = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()[0]
+        where = (root - 1) * 4096
     with open(made.database, "r+b") as file:
         file.seek(where)
         file.write(b"\xff" * 2000)

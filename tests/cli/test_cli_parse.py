@@ -43,12 +43,14 @@ def spelled(invocation: Invocation | None) -> Any:
 GOOD = {
     "text": ["x", "two words", "", "-", "é", "a=b", "0193f2a1"],
     "integer": ["7", "0", "-3", "+2"],
+    "amount": ["0.25", "3", "0", "12.", ".5", "1e-05"],
+    "names": ["a", "a,b", " a , b ", ""],
     "duration": ["90", "10m", "1h30m", "0.5s"],
     "size": ["512", "64KiB"],
     "path": ["/tmp", "a/../b", "~/x", "."],
     "pair": ["k=v", "k=", "k=a=b"],
 }
-BAD = ["banana", "--json", "-x", "--", "=", "", "٣", "1_000", "9" * 40, "10 m"]
+BAD = ["banana", "a,,b", ",", "-0.5", "1e999", "nan", "--json", "-x", "--", "=", "", "٣", "1_000", "9" * 40, "10 m"]
 
 
 def values_of(item: Option | Positional) -> st.SearchStrategy[str]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from cli_runs import SOURCE, Ran
 
+from harness.daemon import until
 from pawl.cli import daemon_process
 from pawl.cli.client import Client
 from pawl.errors import PawlError
@@ -149,6 +150,7 @@ def test_work_without_a_daemon_is_told_of_and_cancel_says_what_it_did(real: Pawl
     task = real("delegate", "sh", "sleep 60").out.strip()
     real("delegate", "sh", "sleep 61")
     pid = real("daemon", "status", "--json").json["pid"]
+    until(lambda: real("status", task, "--json").json["worker"], "its worker is not recorded")
     os.kill(pid, signal.SIGKILL)
     assert daemon_process.wait_gone(home, pid, 10)
 

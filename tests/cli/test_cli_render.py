@@ -88,6 +88,39 @@ def test_a_table_never_is_wider_than_the_terminal(rows: list[list[str]], columns
     assert all(line.isprintable() for line in lines)
 
 
+@given(st.lists(st.lists(st.text(max_size=60), min_size=3, max_size=3), max_size=5), st.integers(40, 120))
+def test_a_wrapped_table_fits_the_terminal_and_loses_nothing(rows: list[list[str]], columns: int) -> None:
+    """Whatever is in it: every character that is no white space is there, in its order."""
+    screen = Screen()
+    screen.terminal = True
+    screen.colour = False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(columns))
+        lines = screen.table(["ONE", "TWO", "THREE"], rows, wrap=True)
+
+    assert all(width(line) <= columns for line in lines)
+    shown = sorted("".join("".join(lines).split()))
+    assert shown == sorted(
+        "ONETWOTHREE" + "".join("".join(output.clean(cell, one_line=True) for row in rows for cell in row).split())
+    )
+
+
+def test_wrapped_text_breaks_at_spaces_and_long_words_anywhere() -> None:
+    """An empty text is one empty line."""
+    assert render.wrapped("one two  three", 7) == ["one two", "three"]
+    assert render.wrapped("a 0123456789 b", 4) == ["a", "0123", "4567", "89 b"]
+    assert render.wrapped("日本語", 4) == ["日本", "語"]
+    assert render.wrapped("", 4) == [""]
+
+
+def test_usage_is_told_with_what_says_something() -> None:
+    """Two decimals of money at least, six at most; one of a thing is one."""
+    assert render.spent(1, 0.1) == "1 token, 0.10"
+    assert render.spent(None, None) == "0 tokens, 0.00"
+    assert render.spent(4_200_000, 1234567.5) == "4200000 tokens, 1234567.50"
+    assert render.price(0.000042) == "0.000042"
+
+
 def test_ids_and_moments_are_short_on_a_terminal_and_whole_in_a_pipe(terminal: Screen) -> None:
     """Eighteen characters and an age; into a pipe what the daemon said."""
     identifier = "0193f2a1-7c3b-7abc-8def-0123456789ab"

@@ -21,7 +21,8 @@ FORBIDDEN = {
 CALLS = [
     ["status", "--json"], ["status"], ["list", "--json"], ["list"], ["delegate", "echo", "hello"],
     ["delegate", "echo", "hello", "--wait"], ["wait", TASK_ID], ["result", TASK_ID], ["logs", TASK_ID],
-    ["cancel", TASK_ID], ["agent", "list"], ["events", "--json"],
+    ["cancel", TASK_ID], ["agent", "list"], ["events", "--json"], ["delegate", "--parallel", "a,b", "hello", "--wait"],
+    ["spawn", "hello"], ["usage", "--tokens", "1"], ["progress", "half"], ["why", TASK_ID], ["agent", "show", "echo"],
 ]  # fmt: skip
 
 
@@ -42,6 +43,12 @@ def test_a_usual_call_imports_nothing_dear(daemon: Start, words: list[str]) -> N
             "task.result": bytes_of_it,
             "task.logs": bytes_of_it,
             "task.cancel": always([task(outcome="cancelled", status="cancelled")]),
+            "task.fan_out": always([task()]),
+            "task.spawn": always(task()),
+            "task.usage": always({"tokens": 1, "cost": 0, "tree": {"tokens": 1, "cost": 0}, "left": {"cost": None}}),
+            "task.progress": always({}),
+            "task.why": always({"id": TASK_ID, "agent": "a", "status": "queued", "steps": [], "refusals": []}),
+            "agent.show": always({"name": "echo", "effective_policy": {"name": "default"}}),
             "agent.list": always([]),
             "event.list": always([]),
         }

@@ -58,6 +58,43 @@ def test_cancel_names_what_it_could_not_end(daemon: Start, pawl: Pawl) -> None:
     assert (ran.status, ran.err) == (0, f"{TASK_ID}: could not end process 77 sleep 300\n")
 
 
+@pytest.mark.parametrize(
+    ("outcome", "below", "told"),
+    [
+        ("cancelled", [], "cancelled"),
+        ("cancelled", ["a"], "cancelled, and 1 task below it"),
+        ("cancelled", ["a", "b"], "cancelled, and 2 tasks below it"),
+        ("already_cancelled", ["a", "b"], "already cancelled; 2 tasks below it cancelled"),
+    ],
+)
+def test_cancel_says_how_many_it_ended_below(
+    daemon: Start, pawl: Pawl, outcome: str, below: list[str], told: str
+) -> None:
+    """On the task's own line."""
+    daemon({"task.cancel": always([task(status="cancelled", outcome=outcome, ended_below=below, living_below=[])])})
+
+    assert pawl("cancel", TASK_ID) == (0, f"{TASK_ID}  {told}\n", "")
+    assert pawl("cancel", TASK_ID, "--json").json["ended_below"] == below
+
+
+@pytest.mark.parametrize(
+    ("living", "told"),
+    [
+        (["a"], "1 task below it still runs: pawl cancel a\n"),
+        (["a", "b"], "2 tasks below it still run: pawl cancel a b\n"),
+        (["a", "b", "c", "d", "e"], "5 tasks below it still run: pawl cancel a b c, and 2 more\n"),
+    ],
+)
+def test_cancel_names_what_lives_on_below(daemon: Start, pawl: Pawl, living: list[str], told: str) -> None:
+    """A task that had ended before takes nothing with it: what to type next stands there."""
+    daemon({"task.cancel": always([task(outcome="already_completed", ended_below=[], living_below=living)])})
+
+    ran = pawl("cancel", TASK_ID)
+
+    assert (ran.status, ran.out) == (5, f"{TASK_ID}  already completed\n")
+    assert f"{TASK_ID}: {told}" in ran.err
+
+
 def test_cancel_of_several_is_an_array(daemon: Start, pawl: Pawl) -> None:
     """Each with its outcome."""
     both = [task(status="cancelled", outcome="cancelled"), task(id=OTHER_ID, outcome="already_completed")]
@@ -175,6 +212,59 @@ def test_the_status_of_a_task_tells_everything_and_its_events(daemon: Start, paw
     assert fake.params("event.list")["subject"] == TASK_ID
 
 
+TREE = {
+    "policy_sha256": "3f2a9c01b2d4" + "0" * 52, "mode": "bounded", "creator": None, "kind": "subagent",
+    "usage": {"tokens": 1200, "cost": 0.03, "models": {"large": {"tokens": 1200, "cost": 0.03}}},
+    "usage_tree": {"tasks": 4, "tokens": 4200, "cost": 0.1},
+    "progress": {"text": "12 of 40\x1b[2J", "phase": "tests", "at": "2026-01-31T09:31:00.000Z"},
+    "children": [{"id": OTHER_ID, "agent": "tester", "kind": "delegate", "status": "running"}], "children_more": 2,
+}  # fmt: skip
+
+
+def test_the_status_of_a_task_tells_of_its_tree(daemon: Start, pawl: Pawl) -> None:
+    """Progress, usage, children, and where the policy is shown; a sub-agent has no creator."""
+    daemon({"task.get": always(task(**TREE)), "event.list": always([])})
+
+    lines = {
+        line.partition("  ")[0]: line.partition("  ")[2].strip() for line in pawl("status", TASK_ID).out.split("\n")
+    }
+
+    assert lines["progress"] == "tests: 12 of 40\\x1b[2J (2026-01-31T09:31:00.000Z)"
+    assert lines["used"] == "1200 tokens, 0.03 (large); 4200 tokens, 0.10 for its tree of 4 tasks"
+    assert lines["policy"] == f"3f2a9c01b2d4…, bounded (pawl why {TASK_ID})"
+    assert lines[OTHER_ID] == "running  tester  delegate"
+    assert "and 2 more" in lines
+    assert "creator" not in lines
+    assert pawl("status", TASK_ID, "--json").json == task(**TREE)
+
+
+def test_a_task_alone_says_nothing_of_a_tree(daemon: Start, pawl: Pawl) -> None:
+    """Neither of one that it has not, nor of what was never reported."""
+    alone = {"usage": None, "usage_tree": {"tasks": 1, "tokens": 0, "cost": 0}, "progress": None, "children": []}
+    found = task(**alone, children_more=0, policy_sha256=None, mode=None)
+    daemon({"task.get": always(found), "event.list": always([])})
+
+    out = pawl("status", TASK_ID).out
+
+    assert not [word for word in ("used", "tree", "progress", "policy", "it started", "more") if word in out]
+
+
+def test_the_status_of_a_tree_fits_the_terminal(daemon: Start, pawl: Pawl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of children, with ids of eighteen characters."""
+    import os
+
+    children = [{"id": OTHER_ID, "agent": "a" * 64, "kind": "delegate", "status": "running"}]
+    daemon({"task.get": always(task(**TREE | {"children": children})), "event.list": always([event()])})
+    monkeypatch.setattr(os, "isatty", lambda fd: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    out = pawl("status", TASK_ID).out
+
+    assert f"{OTHER_ID[:18]}  running" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
 def test_an_empty_id_is_not_the_overview(daemon: Start, pawl: Pawl) -> None:
     """``pawl status "$ID"`` with an unset variable asks for a task, and is refused."""
     fake = daemon({"task.get": refuse("ambiguous_id", "too short", 2)})
@@ -229,8 +319,41 @@ def test_agents_are_listed_with_their_commands(daemon: Start, pawl: Pawl) -> Non
     echo = {"name": "echo", "command": [], "policy": "default", "enabled": True, "builtin": True}
     coder = {"name": "coder", "command": ["claude", "-p"], "policy": "work", "description": "Codes.", "timeout_s": 3600}
     coder["max_concurrent"] = 2
-    daemon({"agent.list": always([coder, echo]), "agent.show": always(coder | {"effective_policy": {"env": ["PATH"]}})})
+    shown = coder | {
+        "effective_policy": {"name": "work", "env": ["PATH"], "max_depth": 3, "sandbox": "required", "cpu_s": None},
+        "policy_sources": {"env": "[policies.work], line 7", "max_depth": "default"},
+        "delegates_to": [{"agent": "tester", "mode": "bounded", "why": "named"}], "sandbox_works": False,
+    }  # fmt: skip
+    daemon({"agent.list": always([coder, echo]), "agent.show": always(shown)})
 
     assert pawl("agent", "list").out == "coder  claude -p  work  2  1h00m  Codes.\necho  (built in)  default  -  -  -\n"
     assert pawl("agent", "list", "--json").json == [coder, echo]
-    assert "effective_policy.env  PATH" in pawl("agent", "show", "coder").out
+    out = pawl("agent", "show", "coder").out
+    assert "env  PATH  [policies.work], line 7\n" in out
+    assert "cpu_s  no limit  -\n" in out
+    assert "this machine makes no sandbox" in out
+    assert "tester  bounded  named\n" in out
+    assert pawl("agent", "show", "coder", "--json").json == shown
+
+
+def test_from_inside_a_task_agents_have_a_mode(daemon: Start, pawl: Pawl) -> None:
+    """A column more, where any has one; nobody at all is told of."""
+    tester = {"name": "tester", "command": ["t"], "policy": "work", "mode": "bounded", "why": "named"}
+    answers = iter([[tester], []])
+    daemon({"agent.list": lambda asked: next(answers)})
+
+    assert pawl("agent", "list").out == "tester  bounded  t  work  -  -  -\n"
+    assert pawl("agent", "list") == (0, "", "there is no agent that this task may hand work to\n")
+
+
+def test_an_agent_that_reaches_nobody_says_so(daemon: Start, pawl: Pawl) -> None:
+    """And of a sandbox that works, or is not known of, nothing."""
+    shown = {"name": "echo", "effective_policy": {"name": "default", "delegation": "forbid"}, "policy_sources": {},
+             "delegates_to": [], "sandbox_works": None}  # fmt: skip
+    daemon({"agent.show": always(shown)})
+
+    out = pawl("agent", "show", "echo").out
+
+    assert "its work may hand work to nobody" in out
+    assert "delegation  forbid  -\n" in out
+    assert "sandbox" not in out

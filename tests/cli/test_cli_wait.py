@@ -72,6 +72,46 @@ def test_wait_for_several_prints_the_whole_answer(daemon: Start, pawl: Pawl) -> 
     assert (missing.status, missing.out, missing.error["code"]) == (4, "", "task_not_found")
 
 
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [(["completed"], 0), (["failed"], 1), (["failed", "completed"], 0), (["lost", "cancelled"], 1)],
+)
+def test_wait_any_is_answered_by_what_has_ended(daemon: Start, pawl: Pawl, statuses: list[str], status: int) -> None:
+    """Exit 0 if one that ended completed, 1 if none did; the answer as it is, with what is still pending."""
+    ended = [task(id=f"{TASK_ID[:-1]}{at}", status=one, exit_code=None) for at, one in enumerate(statuses)]
+    failed = [one["id"] for one in ended if one["status"] != "completed"]
+    answer = waited(*ended) | {"pending": [OTHER_ID], "failed": failed}
+    fake = daemon({"task.wait": always(answer)})
+
+    json = pawl("wait", "--any", *(one["id"] for one in ended), OTHER_ID, "--json")
+    text = pawl("wait", *(one["id"] for one in ended), OTHER_ID, "--any")
+
+    assert (json.status, json.json, json.err) == (status, answer, "")
+    lines = [f"{one['id']}  {one['status']}" for one in ended]
+    assert (text.status, text.out.splitlines()) == (status, [*lines, f"{OTHER_ID}  not ended"])
+    assert fake.params("task.wait")["any"] is True
+
+
+def test_wait_any_runs_out_like_any_wait(daemon: Start, pawl: Pawl) -> None:
+    """124 where none has ended in time, 4 where one is not there."""
+    answers = iter([waited(pending=(TASK_ID, OTHER_ID)), waited(missing=(TASK_ID,))])
+    daemon({"task.wait": lambda asked: next(answers)})
+
+    assert pawl("wait", "--any", TASK_ID, OTHER_ID, "--timeout", "1s").status == 124
+    assert pawl("wait", "--any", TASK_ID, OTHER_ID).status == 4
+
+
+def test_wait_all_is_what_is_usual(daemon: Start, pawl: Pawl) -> None:
+    """The same question with and without it; together with ``--any`` it is refused before anything is asked."""
+    fake = daemon({"task.wait": always(waited(task()))})
+
+    assert pawl("wait", TASK_ID, "--all").status == 0
+    assert fake.asked == [("task.wait", {"ids": [TASK_ID]})]
+    both = pawl("wait", TASK_ID, "--all", "--any", "--json")
+    assert (both.status, both.out, both.error["code"]) == (2, "", "usage")
+    assert len(fake.asked) == 1
+
+
 def test_an_unknown_id_is_told_as_elsewhere(daemon: Start, pawl: Pawl) -> None:
     """In the words of the daemon, which answers ``result``."""
     daemon({"task.wait": lambda asked: waited(missing=tuple(asked.params["ids"]))})
@@ -95,6 +135,9 @@ def test_wait_goes_on_through_a_restart(daemon: Start, pawl: Pawl) -> None:
         (["logs", "-f", TASK_ID], "task.logs"),
         (["events", "-f"], "event.list"),
         (["delegate", "coder", "x", "--wait"], "task.wait"),
+        (["delegate", "--parallel", "a,b", "x", "--wait"], "task.wait"),
+        (["spawn", "x"], "task.wait"),
+        (["wait", "--any", TASK_ID, OTHER_ID], "task.wait"),
     ],
 )
 @pytest.mark.parametrize("json", [False, True])
@@ -108,7 +151,9 @@ def test_an_interrupted_wait_says_that_the_work_goes_on(
         asked.set()
         threading.Event().wait(20)
 
-    daemon({method: hang} | ({"task.delegate": always(task(status="running"))} if method == "task.wait" else {}))
+    running = task(status="running")
+    starts = {"task.delegate": running, "task.spawn": running, "task.fan_out": [running, running | {"id": OTHER_ID}]}
+    daemon({method: hang, **{name: always(answer) for name, answer in starts.items()}})
     waiting = process(*words, *(["--json"] if json else []))
     assert asked.wait(10)
 

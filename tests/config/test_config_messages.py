@@ -27,9 +27,53 @@ CASES = [
     (A + "Timeout = 1\n", ("agents.a.Timeout", 3, 'unknown key; did you mean "timeout"?', "timeout")),
     (
         A + '"q q" = 1\n',
-        ('agents.a."q q"', 3, f"unknown key; known here: {AGENT_KEYS}, capabilities", None),
+        ('agents.a."q q"', 3, f"unknown key; known here: {AGENT_KEYS}, delegate_same_policy, capabilities", None),
     ),
     (D + '"[key]" = 1\n', ('daemon."[key]"', 2, None, None)),
+    # tools, cost, sandbox, reserved names, placeholders
+    (
+        A + '[policies.p]\nallowed_tools = ["Read "]\n',
+        ("policies.p.allowed_tools[0]", 4, '"Read " has spaces around it, so it would name no tool', None),
+    ),
+    (
+        A + '[policies.p]\ndenied_tools = ["a,b"]\n',
+        (
+            "policies.p.denied_tools[0]", 4,
+            '"a,b" is not the name of a tool: up to 200 letters, digits, spaces and _ . : * ( ) / @ + -, '
+            "and a letter, digit or _ first", None,
+        ),
+    ),
+    (
+        A + '[policies.p]\nalways_ask = ["x", "x"]\n',
+        ("policies.p.always_ask", 4, '"x" stands in this list twice; name each tool once', None),
+    ),
+    (
+        A + '[policies.p]\nmax_cost_per_day = "5"\n',
+        ("policies.p.max_cost_per_day", 4, 'found "5", expected an amount such as 5 or 2.50', None),
+    ),
+    (
+        A + "[policies.p]\nmax_cost_per_day = -1\n",
+        ("policies.p.max_cost_per_day", 4, "-1 is no amount between 0 and 1000000000", None),
+    ),
+    (
+        A + '[policies.p]\nnetwork = "off"\n',
+        ("policies.p.network", 4, '"off" needs a sandbox: set sandbox = "required" (or "preferred") beside it', None),
+    ),
+    (
+        '[agents.operator]\ncommand = ["x"]\n',
+        ("agents.operator", 1, '"operator" is taken: it stands for the person or for Pawl itself in records', None),
+    ),
+    (
+        '[agents.a]\ncommand = ["x", "{allowed_tools}"]\n',
+        (
+            "agents.a.command", 2,
+            'asks for {allowed_tools}, and the policy "default" allows every tool; set allowed_tools there', None,
+        ),
+    ),
+    (
+        '[agents.a]\ncommand = ["x", "{model}"]\n',
+        ("agents.a.command", 2, 'asks for {model}, and this agent has none; set model = "NAME"', None),
+    ),
     # wrong types
     ("daemon = 1\n", ("daemon", 1, "found 1, expected a table", None)),
     ('[agents]\na = "x"\n', ("agents.a", 2, 'found "x", expected a table', None)),

@@ -101,7 +101,7 @@ def test_entries_of_one_transaction_follow_each_other(ledger: Ledger) -> None:
 def test_listeners_of_the_log_are_told(writer: Writer, run: Run) -> None:
     """Each commit with an entry calls those who follow the log."""
     heard: list[None] = []
-    writer.listen(audit.TOPIC, lambda: heard.append(None))
+    writer.listen(audit.TOPIC, lambda _: heard.append(None))
 
     async def body() -> None:
         await writer.submit(store.submit, new_task(), None, 0)

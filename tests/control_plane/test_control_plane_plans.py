@@ -11,10 +11,13 @@ from ledger import Ledger, open_unsynced
 from pawl.control_plane.statements import Q
 
 HOT = (
-    "beat", "by_id", "by_key", "by_prefix", "claim", "clean", "end_paused", "end_queued", "end_running",
-    "events_after", "events_of", "expired", "forget_promise", "inputs", "insert_event", "insert_input",
-    "insert_label", "insert_task", "intent", "last_events_of", "next_of_agent", "promise", "queued_agents",
-    "record_worker", "retry_of", "running", "settle", "take_over", "to_clean",
+    "beat", "by_id", "by_key", "by_prefix", "by_prefix_of", "children", "children_count", "claim", "clean",
+    "end_paused", "end_queued", "end_running", "events_after", "events_of", "expired", "first_event", "forget_promise",
+    "forget_spent", "inputs", "insert_event", "insert_input", "insert_label", "insert_policy", "insert_task",
+    "insert_usage", "intent", "is_viewer", "last_events_of", "next_of_agent", "policy", "promise",
+    "queued_agents", "record_policy", "record_progress", "record_usage", "record_worker", "refusals",
+    "refused_already", "retry_of", "running", "settle", "spend", "spent", "subagents", "take_over", "to_clean",
+    "usage_by_model",
 )  # fmt: skip
 # These read one end of an index or of the table, or a table of a few rows, or are a person's question with a limit.
 SHORT = {
@@ -23,8 +26,10 @@ SHORT = {
     "next_queue_deadline": ["SEARCH task USING INDEX task_queue_deadline (queue_deadline_ms>?)"],
     "counts": ["SCAN task_count"],
 }
+# These go up or down a tree of tasks, from one to the next by an index; the walk itself lies in a table of its own.
+TREES = ("below", "cancelled_above", "holders", "usage_of_tree")
 # These walk everything: a query of a person, newest first up to a limit, and a sweep over the few promises there are.
-WALKS = ("list", "list_live", "stale_intents")
+WALKS = ("counts_of", "list", "list_live", "list_of", "stale_intents")
 # A partial index over the rows in question is read through: that is the set itself, not a search for it.
 SETS = {"running": "task_running", "to_clean": "task_cleanup", "queued_agents": "task_queued"}
 
@@ -68,7 +73,16 @@ def test_a_short_statement_stays_short(planned: Ledger, name: str) -> None:
 
 def test_every_statement_is_in_one_of_the_lists() -> None:
     """A new statement says here what it may cost."""
-    assert sorted((*HOT, *SHORT, *WALKS)) == sorted(vars(Q))
+    assert sorted((*HOT, *SHORT, *TREES, *WALKS)) == sorted(vars(Q))
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_tree_is_walked_by_indexes(planned: Ledger, name: str) -> None:
+    """From one task to those above or below it by an index; what is scanned is the walk's own table."""
+    walked = {"a", "b", "h", "tree", "above", "attempt", "below", "holder", "CONSTANT ROW"}
+    for step in plan(planned, name):
+        if step.startswith("SCAN"):
+            assert step.removeprefix("SCAN ") in walked, f"{name}: {step}"
 
 
 def test_the_next_of_an_agent_are_read_without_the_rest(planned: Ledger) -> None:

@@ -211,7 +211,9 @@ def test_only_outcomes_of_the_work_are_promised(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_can_be_stored(ledger: Ledger, kind: str) -> None:
-    assert ledger.queued(kind=kind).kind == kind
+    absent = {"creator": None, "principal": None, "parent_id": "its parent"} if kind == "subagent" else {}
+
+    assert ledger.queued(kind=kind, **absent).kind == kind
 
 
 def test_records_know_their_processes(ledger: Ledger) -> None:

@@ -33,11 +33,13 @@ _MASKS = (
     (r"\x07", ""),
     (r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}(-[0-9a-f]{4}-[0-9a-f]{12})?", "ID"),
     (r"\b[0-9a-f]{64}\b", "DIGEST"),
+    (r"\b[0-9a-f]{12}…", "DIGEST…"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "MOMENT"),
     (r"\b(uid:|pid |pid\": )\d+", r"\1N"),
     (r"\b\d+(\.\d+)?(ms|s|m\d+s|m|h\d+m|h|d\d+h|d)\b", "TIME"),
     (r"\b\d+(\.\d+)? (B|KiB|MiB|GiB|TiB)\b", "SIZE"),
     (r"version \d\S*", "version V"),
+    (r"(?m)^info +sandbox: .*$", "info sandbox: AS IT IS"),  # what a machine has
     (r"[ \t]+", " "),
 )
 

@@ -129,7 +129,7 @@ def test_every_pattern_has_words() -> None:
     """A parameter with a pattern of its own has a sentence for it."""
     patterns = {
         part.pattern
-        for name in ("Id", "Path", "Word", "EnvName")
+        for name in ("Id", "Path", "Word", "EnvName", "Tool")
         for part in getattr(messages, name).__metadata__
         if part.pattern
     }

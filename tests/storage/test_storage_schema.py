@@ -16,7 +16,10 @@ from pawl.storage.database import migrate
 from pawl.storage.schema import PATH, schema_text
 
 RECORDS: dict[str, Any] = {"task": Task, "settlement_intent": Intent, "event": Event}
-TABLES = ("event", "settlement_intent", "task", "task_count", "task_input", "task_label")
+TABLES = (
+    "event", "policy", "settlement_intent", "spent", "task", "task_count", "task_input", "task_label", "task_viewer",
+    "usage",
+)  # fmt: skip
 
 
 @pytest.fixture

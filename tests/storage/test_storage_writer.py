@@ -271,7 +271,7 @@ def test_listeners_hear_of_committed_marks_only(writer: Writer, run: Run) -> Non
         raise LookupError
 
     for topic in ("good", "bad", "left"):
-        stop = writer.listen(topic, lambda topic=topic: heard.append(topic))  # type: ignore[misc]
+        stop = writer.listen(topic, lambda _, topic=topic: heard.append(topic))  # type: ignore[misc]
     stop()
     run(as_one_batch(writer, [lambda tx: tx.mark("good"), lambda tx: tx.mark("good"), lambda tx: tx.mark("left")]))
     assert heard == ["good"]

@@ -46,7 +46,7 @@ _ALIASES = {
     "tail": "logs", "output": "result", "cat": "result", "show": "status TASK", "info": "status", "top": "status",
     "start": "daemon start", "stop": "daemon stop", "restart": "daemon restart", "install": "daemon install",
     "agents": "agent list", "reload": "config reload", "check": "config check", "history": "events",
-    "audit": "events", "setup": "init",
+    "audit": "events", "setup": "init", "explain": "why TASK",
 }  # fmt: skip
 
 

@@ -132,6 +132,32 @@ def _locks(fd: int) -> bool:
     return True
 
 
+def sandboxes(home: Home) -> Iterator[Finding]:
+    """What this machine offers to policies that want a sandbox."""
+    from pawl.runner.sandbox import available
+
+    offer = available()
+    if offer.works:
+        yield Finding("sandbox", "info", "sandbox", f"{offer.reason}: policies may ask for it")
+        return
+    wanted = _policies_with_sandbox(home)
+    who = f"; {', '.join(wanted)} asks for one" if wanted else "; no policy asks for one"
+    yield Finding(
+        "sandbox_missing", "warning" if wanted else "info", "sandbox", f"{offer.reason}{who}",
+        'install bubblewrap (the package "bubblewrap"), or set sandbox = "off"' if wanted else "",
+    )  # fmt: skip
+
+
+def _policies_with_sandbox(home: Home) -> list[str]:
+    from pawl.config import load
+
+    try:
+        policies = load(home.config).policies
+    except PawlError:
+        return []  # what is wrong with it is another check's finding
+    return [f"[policies.{name}]" for name, policy in sorted(policies.items()) if policy.sandbox != "off"]
+
+
 def disk(home: Home) -> Iterator[Finding]:
     """There is room for what running work writes."""
     found = os.statvfs(home.path)

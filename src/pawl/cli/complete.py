@@ -21,7 +21,7 @@ def completer(what: str, choices: Sequence[str] = ()) -> Callable[..., Offer] | 
     """The function that offers words of that sort, or nothing where the shell's own will do."""
     if choices:
         return _fixed(choices)
-    return {"task": tasks, "agent": agents}.get(what)
+    return {"task": tasks, "agent": agents, "agents": several_agents}.get(what)
 
 
 def tasks(ctx: Any, incomplete: str) -> Offer:
@@ -33,6 +33,13 @@ def tasks(ctx: Any, incomplete: str) -> Offer:
 def agents(ctx: Any, incomplete: str) -> Offer:
     """Names of the agents, each with its command."""
     return [(agent["name"], " ".join(agent.get("command") or ())) for agent in _ask(ctx, "agent.list")]
+
+
+def several_agents(ctx: Any, incomplete: str) -> Offer:
+    """The same, behind the names that stand there already with commas between them."""
+    before, comma, _ = incomplete.rpartition(",")
+    taken = before.split(",")
+    return [(before + comma + name, about) for name, about in agents(ctx, "") if name not in taken]
 
 
 def _fixed(choices: Sequence[str]) -> Callable[..., Offer]:

@@ -50,7 +50,7 @@ Durations: `90`, `90s`, `10m`, `2h`, `7d`, `1h30m`.
 | 130 | interrupted; work already accepted goes on |
 | 141 | nobody reads the output any more (`pawl list \\| head`) |
 
-A wait (`wait`, `delegate --wait`, `logs -f`, `events -f`) outlives a restart of the daemon: it looks for the next one for 10 seconds.
+A wait (`wait`, `delegate --wait`, `spawn`, `logs -f`, `events -f`) outlives a restart of the daemon: it looks for the next one for 10 seconds.
 
 ## Shapes
 
@@ -68,12 +68,16 @@ A task:
  "attempt": 1, "retry_of": null, "idempotency_key": null, "labels": {{}},
  "exit_code": null, "error": null,
  "output": {{"sha256": "…", "size_bytes": 12, "path": "…"}},
+ "mode": null, "policy_sha256": "…", "progress": null,
  "usage": null, "delivered": false, "source": {{"type": "cli"}}}}
 ```
 
 `status` is `queued`, `running` or `paused`, and at the end `completed`, `failed`, `cancelled`, `lost` or `timed_out`.
 `kind` is `delegate`, `subagent`, `cron`, `sop_step`, `work_item` or `goal`.
 `error` is `{{"code", "message"}}` where it ended badly.
+`creator` is null for a `subagent`; `mode` is `bounded` or `independent` for what a task asked for, and null for what the operator did.
+`progress` is `{{"text", "phase", "at"}}` and `usage` is `{{"tokens", "cost", "models"}}` where the task has reported them.
+`pawl status TASK` adds `usage_tree` (`{{"tasks", "tokens", "cost"}}`, of the task and all below it), `children` (`[{{"id", "agent", "kind", "status"}}]`, 50 at most) and `children_more` (how many there are besides).
 
 An event: `{{"seq", "at", "actor", "subject_kind", "subject_id", "event", "from", "to", "reason", "details", "hash"}}`.
 

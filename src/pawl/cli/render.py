@@ -29,6 +29,8 @@ _COLOURS = {
     "timed_out": "31",
     "cancelled": "33",
     "ok": "32",
+    "no": "31",
+    "waits": "33",
     "error": "31",
     "warning": "33",
     "info": "2",
@@ -74,13 +76,14 @@ class Screen:
         return f"in {duration_text(max(0, epoch_ms(at) - round(time.time() * 1000)))}"
 
     def table(
-        self, heads: Sequence[str], rows: Sequence[Sequence[str | None]], *, status: int = -1, whole: int = -1
-    ) -> list[str]:
+        self, heads: Sequence[str], rows: Sequence[Sequence[str | None]], *, status: int = -1, whole: int = -1,
+        wrap: bool = False,
+    ) -> list[str]:  # fmt: skip
         """The rows as lines. ``status``: which column holds a status word, the only one that is coloured.
 
         On a terminal: with a head, aligned, the widest columns cut until it fits; the column ``whole`` never is,
-        columns at the right are left out instead. Into a pipe: no head, two spaces between the columns, nothing
-        cut, ``-`` for what is not there.
+        columns at the right are left out instead. ``wrap``: nothing is cut, a cell goes on in the next line. Into a
+        pipe: no head, two spaces between the columns, nothing cut, ``-`` for what is not there.
         """
         if not self.terminal:
             return ["  ".join(_cell(value) or _NOTHING for value in row) for row in rows]
@@ -90,9 +93,9 @@ class Screen:
         del widths[shown:]
         _fit(widths, self.width, whole)
         lines = [_row([_pad(head, widths[i]) for i, head in enumerate(heads[:shown])])]
-        for row in cells:
+        for row in _wrapped_rows(cells, widths) if wrap else cells:
             padded = [_pad(cell, widths[i]) for i, cell in enumerate(row[:shown])]
-            if 0 <= status < shown:
+            if 0 <= status < shown and row[status]:
                 padded[status] = padded[status].replace(row[status], self.status(row[status]), 1)
             lines.append(_row(padded))
         return lines
@@ -154,6 +157,41 @@ def cut(text: str, columns: int) -> str:
     return text + "…"
 
 
+def wrapped(text: str, columns: int) -> list[str]:
+    """The text in lines of at most so many columns, broken at spaces; what is longer than a line is broken anywhere."""
+    lines, current = [], ""
+    for word in text.split():
+        if current and width(current) + 1 + width(word) > columns:
+            lines.append(current)
+            current = ""
+        current = f"{current} {word}" if current else word
+        while width(current) > columns:
+            end = len(current)
+            while end > 1 and width(current[:end]) > columns:
+                end -= 1
+            if end == len(current):
+                break
+            lines.append(current[:end])
+            current = current[end:]
+    return [*lines, current] if current or not lines else lines
+
+
+def spent(tokens: int | None, cost: float | None) -> str:
+    """``1200 tokens, 0.03``"""
+    return f"{counted(tokens or 0, 'token')}, {price(cost or 0)}"
+
+
+def price(cost: float) -> str:
+    """``0.10``, ``0.0042``: two decimals, or as many of the six that are kept as say something."""
+    whole, _, fraction = f"{cost:.6f}".partition(".")
+    return f"{whole}.{fraction.rstrip('0').ljust(2, '0')}"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 task``, ``2 tasks``"""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def joined(values: dict[str, Any]) -> str:
     """``a=1 b=2``"""
     return " ".join(
@@ -172,6 +210,16 @@ def _pad(text: str, columns: int) -> str:
 
 def _row(cells: list[str]) -> str:
     return "  ".join(cells).rstrip()
+
+
+def _wrapped_rows(rows: list[list[str]], widths: list[int]) -> list[list[str]]:
+    """The rows with as many lines each as their tallest cell needs."""
+    lines = []
+    for row in rows:
+        cells = [wrapped(cell, columns) for cell, columns in zip(row, widths, strict=False)]
+        for at in range(max(map(len, cells), default=0)):
+            lines.append([cell[at] if at < len(cell) else "" for cell in cells])
+    return lines
 
 
 def _shown(widths: list[int], columns: int, whole: int) -> int:

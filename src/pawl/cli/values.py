@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 _DIGITS_MAX = 18  # what fits into the database's integers
+_FIRST_OF_AMOUNT = frozenset("0123456789.")  # no sign: an amount is not negative
+_AMOUNT = _FIRST_OF_AMOUNT | frozenset("eE+-")  # of all that ``float`` takes: no words, no underscores, no white space
+_INFINITE = float("inf")
 
 
 def read(
@@ -49,6 +52,27 @@ def _integer(text: str) -> int:
     return int(text)
 
 
+def _amount(text: str) -> float:
+    """An amount of money, in any form that programs print: ``0.25``, ``.25`` (bc), ``1e-05`` (Python)."""
+    try:
+        value = float(text) if text[:1] in _FIRST_OF_AMOUNT and _AMOUNT.issuperset(text) else -1.0
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value < _INFINITE:
+        raise InvalidValue(f"cannot read the amount {text!r}: write a number of at least 0, like 0.25", value=text)
+    return value
+
+
+def _names(text: str) -> list[str]:
+    """Names with commas between them; an empty text is an empty list."""
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    if not all(names):
+        raise InvalidValue(
+            f"cannot read the names {text!r}: write them like A,B with nothing empty between", value=text
+        )
+    return names
+
+
 def _path(text: str) -> str:
     """Absolute, and true to symbolic links: ``link/..`` is not shortened, because it may be elsewhere."""
     if not text:
@@ -76,6 +100,8 @@ def _choice(text: str, choices: Sequence[str]) -> str:
 _READERS = {
     "text": _text,
     "integer": _integer,
+    "amount": _amount,
+    "names": _names,
     "duration": duration_ms,  # milliseconds
     "size": size_bytes,
     "path": _path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,7 @@ from pawl.config.fields import (
     SECOND,
     Capability,
     Command,
+    Cost,
     Count,
     CountFrom1,
     Directory,
@@ -23,12 +25,19 @@ from pawl.config.fields import (
     Size,
     Slots,
     Text,
+    Tools,
 )
 from pawl.config.section import Named, Section, Slip, slip
 from pawl.config.wording import found, quoted
 
 BUILTIN_AGENT = "echo"
 DEFAULT_POLICY = "default"
+# Names that stand for the person and for Pawl itself wherever it is recorded who did something.
+RESERVED = ("operator", "daemon")
+# What is filled in where it stands in a command. The "${model}" of a shell is the shell's.
+PLACEHOLDER = re.compile(
+    r"(?<!\$)\{(prompt_file|allowed_tools|denied_tools|always_ask|workspace|model|agent|task_id|task_dir|depth)\}"
+)
 # What a program needs to find its files, its language and its time zone, and nothing that might be a secret.
 DEFAULT_ENV = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
 
@@ -39,7 +48,8 @@ class DelegateConfig(Section):
     agent: Name
     """The agent that takes the work."""
     mode: Literal["bounded", "independent"] = "bounded"
-    """``bounded``: under the caller's policy, narrowed by its own; ``independent``: under its own alone."""
+    """``bounded``: under its own policy, cut down to the caller's, and within the caller's budgets; ``independent``:
+    under its own policy and budgets alone."""
 
 
 def _delegate(value: object) -> object:
@@ -75,12 +85,14 @@ class AgentConfig(Named):
     description: Text = ""
     """A line for people: what this agent is good at."""
     command: Command = ()
-    """The program and its arguments, one list entry each, for no shell. Only ``echo`` may have none."""
+    """The program and its arguments, one list entry each, for no shell. Only ``echo`` may have none. Filled in:
+    ``{allowed_tools}``, ``{denied_tools}``, ``{always_ask}`` (each a list with commas), ``{workspace}``, ``{model}``,
+    ``{agent}``, ``{task_id}``, ``{task_dir}``, ``{depth}``."""
     prompt: Literal["stdin", "argument", "file"] = "stdin"
     """How the prompt reaches the command: on standard input, as its last argument, or in a file, whose path
     stands for ``{prompt_file}`` in the command or is its last argument."""
     model: Text | None = None
-    """The language model behind the command, for the records; Pawl does not act on it."""
+    """The language model behind the command: it stands for ``{model}``, and in ``PAWL_MODEL``."""
     policy: Name = DEFAULT_POLICY
     """The policy that its work runs under, one of ``[policies.NAME]`` or the built-in ``default``."""
     enabled: Flag = True
@@ -93,6 +105,8 @@ class AgentConfig(Named):
     """How long one task may run, on the monotonic clock, unless the task says otherwise."""
     delegates: tuple[Delegate, ...] = ()
     """The agents that it may hand work to, each a name or ``{ agent = NAME, mode = MODE }``."""
+    delegate_same_policy: Flag = True
+    """Whether it may hand work to other agents under the same policy without naming them in ``delegates``."""
     capabilities: tuple[Capability, ...] = ()
     """What it can do, as ``id@version``; parts of the version that are left out are 0."""
 
@@ -131,11 +145,23 @@ class PolicyConfig(Named):
     """What an agent's work may do. A child's policy may only narrow its parent's."""
 
     delegation: Literal["forbid", "allow"] = "forbid"
-    """Whether work may start further work from inside."""
+    """Whether the work may hand work to other agents."""
     max_depth: Count = 3
-    """The depth at which a task may not delegate any more; what the operator starts has depth 0."""
+    """The depth at which a task may not delegate any more, nor be the one that an agent under this policy is
+    delegated to from; what the operator starts has depth 0."""
     max_actions_per_hour: Count = 100
-    """How often one tree of tasks may ask for something from inside within an hour."""
+    """How often a task and all that shares its budget may ask for work from inside within an hour; each retry that is
+    asked for counts too. Kept through restarts, on the wall clock."""
+    max_cost_per_day_micros: Cost | None = None
+    """What a task and all that shares its budget may report to have cost within a day before they may start no more
+    work, in the currency that the agents report in (``pawl usage``). Without it nothing is limited."""
+    allowed_tools: Tools | None = None
+    """The tools that an agent may use, by the names that its command line has for them; ``[]`` is none. Without it all
+    of them. Pawl passes the list on, and the agent keeps to it."""
+    denied_tools: Tools = ()
+    """The tools that it may not use, whatever ``allowed_tools`` says. ``spawn`` forbids sub-agents."""
+    always_ask: Tools = ()
+    """The tools for which a person must be asked each time. An agent that has any is not delegated to independently."""
     env: tuple[EnvName, ...] = DEFAULT_ENV
     """The variables of the daemon's environment that are passed on; all else is withheld."""
     workspace: Directory | None = None
@@ -144,3 +170,14 @@ class PolicyConfig(Named):
     """The size of one task's output at most."""
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     """Limits that the operating system holds the processes to."""
+    sandbox: Literal["off", "preferred", "required"] = "off"
+    """Whether the work runs in a sandbox, where it can write to its workspace only: ``preferred``: where this machine
+    makes one; ``required``: not at all without."""
+    network: Literal["on", "off"] = "on"
+    """Whether the work has a network. Taken away inside a sandbox only."""
+
+    @classmethod
+    def cross_check(cls, raw: dict[str, Any]) -> Iterator[Slip]:
+        if raw.get("network") == "off" and raw.get("sandbox", "off") == "off":
+            text = '"off" needs a sandbox: set sandbox = "required" (or "preferred") beside it'
+            yield Slip(("network",), text)

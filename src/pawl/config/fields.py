@@ -22,9 +22,12 @@ from pawl.values import duration_ms, size_bytes
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
+MICROS = 1_000_000
+_COST_MAX = 1_000_000_000
 _SIZE_MAX = 2**53 - 1  # the largest integer that every JSON reader keeps exact
 _COMMAND_SHOWN_MAX = 120  # characters of a command that a message repeats as a list
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+_TOOL = r"[A-Za-z0-9_][A-Za-z0-9_.:*()/@+ -]{0,199}"
 _ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _CAPABILITY = r"[a-z0-9]+(?:[.-][a-z0-9]+)+@[0-9]+(?:\.[0-9]+(?:\.[0-9]+(?:[-+][0-9A-Za-z.+-]+)?)?)?"
 _NUMBER_OR_TEXT = [{"type": "string"}, {"type": "number", "minimum": 0}]
@@ -130,6 +133,33 @@ def _env_name(value: str) -> str:
     return value
 
 
+def _cost(value: object) -> int:
+    """An amount of money, in millionths."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise slip(f"found {found(value)}, expected an amount such as 5 or 2.50")
+    if not 0 <= value <= _COST_MAX:  # not a number compares with nothing
+        raise slip(f"{found(value)} is no amount between 0 and {_COST_MAX}")
+    return round(value * MICROS)
+
+
+def _tool(value: str) -> str:
+    if value != value.strip():
+        raise slip(f"{quoted(value)} has spaces around it, so it would name no tool")
+    if not re.fullmatch(_TOOL, value):
+        raise slip(
+            f"{quoted(value)} is not the name of a tool: up to 200 letters, digits, spaces and _ . : * ( ) / @ + -, "
+            "and a letter, digit or _ first"
+        )
+    return value
+
+
+def _tools(value: tuple[str, ...]) -> tuple[str, ...]:
+    for name in value:
+        if value.count(name) > 1:
+            raise slip(f"{quoted(name)} stands in this list twice; name each tool once")
+    return value
+
+
 def _capability(value: str) -> str:
     if not re.fullmatch(_CAPABILITY, value):
         raise slip(f'{quoted(value)} is not a capability: write it like "code.write@1", lower-case id and version')
@@ -187,6 +217,9 @@ Text = Annotated[str, AfterValidator(_text)]
 FilledText = Annotated[str, AfterValidator(_filled), AfterValidator(_text), Field(json_schema_extra={"minLength": 1})]
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"})]
 EnvName = Annotated[str, AfterValidator(_env_name), WithJsonSchema({"type": "string", "pattern": f"^{_ENV_NAME}$"})]
+Tool = Annotated[str, AfterValidator(_tool), WithJsonSchema({"type": "string", "pattern": f"^{_TOOL}$"})]
+Tools = Annotated[tuple[Tool, ...], AfterValidator(_tools)]
+Cost = Annotated[int, BeforeValidator(_cost), WithJsonSchema({"type": "number", "minimum": 0, "maximum": _COST_MAX})]
 Capability = Annotated[
     str, AfterValidator(_capability), WithJsonSchema({"type": "string", "pattern": f"^{_CAPABILITY}$"})
 ]

@@ -13,6 +13,8 @@ from pydantic import Field, PrivateAttr, model_validator
 from pawl.config.agents import (
     BUILTIN_AGENT,
     DEFAULT_POLICY,
+    PLACEHOLDER,
+    RESERVED,
     AgentConfig,
     DelegateConfig,
     LimitsConfig,
@@ -97,6 +99,11 @@ class Config(Section):
         policies = {DEFAULT_POLICY, *_table(raw, "policies")}
         known = {BUILTIN_AGENT, *_table(raw, "agents")}
         for name, agent in agents.items():
+            if name in RESERVED:
+                yield Slip(
+                    ("agents", name), f"{quoted(name)} is taken: it stands for the person or for Pawl itself in records"
+                )
+            yield from _unfilled(name, agent, _table(raw, "policies"))
             if "command" not in AgentConfig.as_meant(agent) and name != BUILTIN_AGENT:
                 yield Slip(("agents", name, "command"), 'is missing; write it like command = ["program", "argument"]')
             yield from _unknown(("agents", name, "policy"), agent.get("policy"), known=policies, kind="policy")
@@ -157,6 +164,20 @@ def _delegates(agent: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], o
             yield ("delegates", index, "agent"), entry.get("agent")
         else:
             yield ("delegates", index), entry
+
+
+def _unfilled(name: str, agent: dict[str, Any], policies: dict[str, Any]) -> Iterator[Slip]:
+    """Placeholders in a command that nothing would be filled in for."""
+    command = agent.get("command")
+    words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
+    asked = {found for word in words for found in PLACEHOLDER.findall(word)}
+    policy = agent.get("policy", DEFAULT_POLICY)
+    section = policies.get(policy) if isinstance(policy, str) else None
+    if "allowed_tools" in asked and not (isinstance(section, dict) and "allowed_tools" in section):
+        text = f"asks for {{allowed_tools}}, and the policy {quoted(policy)} allows every tool; set allowed_tools there"
+        yield Slip(("agents", name, "command"), text)
+    if "model" in asked and "model" not in agent:
+        yield Slip(("agents", name, "command"), 'asks for {model}, and this agent has none; set model = "NAME"')
 
 
 def _unknown(path: tuple[str | int, ...], name: object, *, known: set[str], kind: str) -> Iterator[Slip]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from pawl.config.fields import duration_toml, size_toml
+from pawl.config.fields import MICROS, duration_toml, size_toml
 from pawl.config.model import AgentConfig, Config
 from pawl.config.section import Section, toml_key
 
@@ -27,6 +27,8 @@ def _section(section: Section) -> dict[str, Any]:
         value = getattr(section, attribute)
         if attribute.endswith("_ms"):
             rendered[f"{toml_key(attribute)}_s"] = None if value is None else _seconds(value)
+        elif attribute.endswith("_micros"):
+            rendered[toml_key(attribute)] = None if value is None else value / MICROS
         else:
             rendered[attribute] = _value(value)
     if isinstance(section, AgentConfig):

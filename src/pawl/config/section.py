@@ -36,7 +36,7 @@ def slip(text: str, nearest: str | None = None) -> PydanticCustomError:
 
 def toml_key(attribute: str) -> str:
     """The key in the file for an attribute: the unit at the end of its name (``timeout_ms``) is Python's."""
-    return attribute.removesuffix("_ms").removesuffix("_bytes")
+    return attribute.removesuffix("_ms").removesuffix("_bytes").removesuffix("_micros")
 
 
 class Section(BaseModel):

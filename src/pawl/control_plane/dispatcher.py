@@ -1,8 +1,11 @@
 """Slots: who may start now, and what starts next when one becomes free.
 
 Owns: the count of taken slots, in all and by agent, and which agents have something queued (both in memory; the
-queue itself is the index over queued rows). Invariant: no more run than the settings allow, and whoever could run
+queue itself is the index over queued rows). Invariant: no more work than the settings allow, and whoever could run
 does: nothing queued waits beside a free slot that fits it.
+
+A task that waits for other tasks lends its slot meanwhile: it is not working, and what it waits for may need that
+very slot. When it goes on it takes one again, whether one is free or not; nothing new starts until there is room.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ class Dispatcher:
         self.max_concurrent = 0
         self.slots_of: Callable[[str], int | None] = lambda agent: None
         self._taken: Counter[str] = Counter()
+        self._lent: Counter[str] = Counter()  # by task: how many waits it is in
         self._total = 0
         self._queued: set[str] = set()
         self._claiming = False
@@ -87,6 +91,26 @@ class Dispatcher:
         if self._queued:
             self._wake.set()
 
+    def lend(self, task: Task) -> None:
+        """A running task begins to wait for others; ``reclaim`` ends that. It may be in several waits at once."""
+        self._lent[task.id] += 1
+        if self._lent[task.id] == 1:
+            self.release(task.agent)
+
+    def reclaim(self, task: Task) -> None:
+        """One of its waits is over. Harmless where ``over`` was called meanwhile."""
+        if self._lent[task.id] == 1:
+            self.take(task.agent)
+        if self._lent[task.id] > 0:
+            self._lent[task.id] -= 1
+        if not self._lent[task.id]:
+            del self._lent[task.id]
+
+    def over(self, task: Task) -> None:
+        """A running task is over: its slot is free, if it had not lent it."""
+        if self._lent.pop(task.id, 0) == 0:
+            self.release(task.agent)
+
     def queued(self, task: Task) -> None:
         """A task was queued."""
         self._queued.add(task.agent)
@@ -102,6 +126,17 @@ class Dispatcher:
     def running(self) -> int:
         """How many slots are taken."""
         return self._total
+
+    def waits_for(self, task: Task) -> str:
+        """What a queued task waits for, in words."""
+        if self._task is None:
+            return "the daemon is stopping and starts nothing any more"
+        if self._total >= self.max_concurrent:
+            return f"all {self.max_concurrent} slots are taken (max_concurrent in [daemon])"
+        limit = self.slots_of(task.agent)
+        if limit is not None and self._taken[task.agent] >= limit:
+            return f"all {limit} slots of {task.agent} are taken (max_concurrent in [agents.{task.agent}])"
+        return "it is about to start"
 
     def _free(self, agent: str) -> int:
         room = self.max_concurrent - self._total

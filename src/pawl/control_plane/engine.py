@@ -7,13 +7,13 @@ and stopping. Nothing here decides about a row: ``store`` does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from pawl import failpoints
 from pawl.control_plane import store
 from pawl.control_plane.dispatcher import Dispatcher
-from pawl.control_plane.model import NewTask, Outcome, Task
+from pawl.control_plane.model import NewTask, Outcome, PolicyText, Task
 from pawl.control_plane.recovery import Recovery
 from pawl.control_plane.settlement import Settlement
 from pawl.control_plane.statements import Q
@@ -56,7 +56,7 @@ class ControlPlane:
         self.supervisor = Supervisor(
             home=home, writer=writer, reader=reader, artifacts=artifacts, timers=timers, owner=self.owner,
             settlement=self.settlement, launch=self._launch, over=self._over,
-            take=self.dispatcher.take, release=self.dispatcher.release,
+            take=self.dispatcher.take, release=self.dispatcher.over,
         )  # fmt: skip
         self.recovery = Recovery(
             home=home, writer=writer, reader=reader, timers=timers, owner=self.owner,
@@ -66,10 +66,12 @@ class ControlPlane:
         self._keeper_starting: asyncio.Task[None] | None = None
         self._waiters: dict[str, list[asyncio.Future[Task]]] = {}
         self._to_begin: dict[str, list[asyncio.Future[None]]] = {}
+        self._stillborn: dict[str, Task] = {}
         self._side: set[asyncio.Task[Any]] = set()
         self._minding = False
         self._checking = False
         self._closing = False
+        writer.listen(store.ENDED_BELOW, self._ended_below)
 
     # --- start and stop -------------------------------------------------------------------------------------------
 
@@ -93,8 +95,6 @@ class ControlPlane:
         self.supervisor.roster = roster
         self.dispatcher.max_concurrent = settings.max_concurrent
         self.dispatcher.slots_of = roster.slots_of
-        for live in self.supervisor.live.values():
-            live.max_output_bytes = roster.max_output_of(live.task.agent)
         self.dispatcher.wake()
 
     async def serve(self) -> None:
@@ -124,37 +124,51 @@ class ControlPlane:
 
     async def submit(self, new: NewTask) -> Submitted:
         """Store a task and start it where a slot is free. When this returns its row is durable."""
-        owner = self.owner if self.dispatcher.reserve(new.agent) else None
+        return (await self.submit_all([new]))[0]
+
+    async def submit_all(self, tasks: Sequence[NewTask]) -> list[Submitted]:
+        """The same for several, in order: all are stored, or none is."""
+        owned = [(new, self.owner if self.dispatcher.reserve(new.agent) else None) for new in tasks]
         failpoints.hit("delegate.before_commit")
         try:
-            done = await self._store(new, owner)
+            stored = await self._store(owned)
         except BaseException:
-            if owner is not None:
-                self.dispatcher.release(new.agent)
-                self._mind()  # should its row be there all the same, recovery finds it
+            for new, owner in owned:
+                if owner is not None:
+                    self.dispatcher.release(new.agent)
+                    self._mind()  # should its row be there all the same, recovery finds it
             raise
         failpoints.hit("delegate.after_commit")
-        if owner is not None:
-            if done.new:
-                self._started(done.task)
-            else:
-                self.dispatcher.release(new.agent)
-        elif done.new:
-            self.dispatcher.queued(done.task)
-        return done
+        for (new, owner), done in zip(owned, stored, strict=True):
+            if owner is not None:
+                if done.new:
+                    self._started(done.task)
+                else:
+                    self.dispatcher.release(new.agent)
+            elif done.new:
+                self.dispatcher.queued(done.task)
+        return stored
 
-    async def _store(self, new: NewTask, owner: ProcessIdentity | None) -> Submitted:
-        """Store a task. A commit that reads as an error may have been one all the same: the row is looked for."""
+    async def _store(self, owned: list[tuple[NewTask, ProcessIdentity | None]]) -> list[Submitted]:
+        """Store tasks. A commit that reads as an error may have been one all the same: the rows are looked for."""
         try:
-            return await self.writer.submit(store.submit, new, owner, self.timers.clock.monotonic_ms())
+            return await self.writer.submit(store.submit_all, owned, self.timers.clock.monotonic_ms())
         except StorageError:
-            row = await self.reader.one(Q.by_id, (new.id,))
-            if row is None:
+            rows = [await self.reader.one(Q.by_id, (new.id,)) for new, _ in owned]
+            if None in rows:
                 raise
-            return Submitted(Task._make(row), True)
+            return [Submitted(Task._make(row), True) for row in rows]
 
     async def cancel(self, task: Task, reason: str | None, actor: str) -> Ended:
-        """Cancel a task whatever its state. Returns when its processes have ended, with who won."""
+        """Cancel a task whatever its state, and with it all that lives below it. Returns when their processes have
+        ended, with who won."""
+        ended = await self._cancel_row(task, reason, actor)
+        below = [self.supervisor.live[each].over for each in ended.below if each in self.supervisor.live]
+        if below:
+            await asyncio.wait(below, timeout=self.settings.kill_grace_ms / 1000 + _CANCEL_MARGIN_S)
+        return ended
+
+    async def _cancel_row(self, task: Task, reason: str | None, actor: str) -> Ended:
         outcome = Outcome("cancelled", error_message=reason)
         ended = await self.writer.submit(store.end_queued, task.id, outcome, actor)
         if ended.won:
@@ -209,21 +223,40 @@ class ControlPlane:
             if not waiters:
                 self._to_begin.pop(task.id, None)
 
-    async def find(self, text: str) -> Task:
-        """A task by its id or a unique prefix. Raises ``task_not_found`` or ``ambiguous_id``."""
+    async def living_below(self, task: Task) -> list[str]:
+        """The ids of what has not ended below a task, however deep."""
+        return [row[0] for row in await self.reader.all(Q.below, {"id": task.id})]
+
+    async def policy_text(self, task: Task) -> PolicyText | None:
+        """The effective policy that a task runs under; None for rows older than policies."""
+        if task.policy_sha256 is None:
+            return None
+        row = await self.reader.one(Q.policy, (task.policy_sha256,))
+        return PolicyText(task.policy_sha256, row[0])
+
+    async def find(self, text: str, viewer: str | None = None, *, reading: bool = False) -> Task:
+        """A task by its id or a unique prefix. Raises ``task_not_found`` or ``ambiguous_id``.
+
+        ``viewer``: the agent for whom it is looked up, to whom only the tasks exist that it or an agent below it
+        created; None is the operator, to whom all do. ``reading``: ended rows that are older than creators may be read
+        by anybody who has their whole id.
+        """
         if len(text) >= ID_CHARACTERS:
             row = await self.reader.one(Q.by_id, (text,))
-            if row is None:
+            task = None if row is None else Task._make(row)
+            if task is None or not await self._exists_for(viewer, task, reading):
                 raise TaskNotFound(f"cannot find a task with the id {text}", id=text)
-            return Task._make(row)
+            return task
+        bounds = (text, text + "\x7f")
+        by_prefix = (Q.by_prefix, bounds) if viewer is None else (Q.by_prefix_of, (*bounds, viewer))
         if len(text) < PREFIX_CHARACTERS_MIN:
-            matches = [row[0] for row in await self.reader.all(Q.by_prefix, (text, text + "\x7f"))] if text else []
+            matches = [row[0] for row in await self.reader.all(*by_prefix)] if text else []
             raise AmbiguousId(
                 f"cannot use {text!r} as an id: give at least {PREFIX_CHARACTERS_MIN} characters",
                 id=text,
                 matches=matches,
             )
-        found = await self.reader.all(Q.by_prefix, (text, text + "\x7f"))
+        found = await self.reader.all(*by_prefix)
         if not found:
             raise TaskNotFound(f"cannot find a task whose id begins with {text}", id=text)
         if len(found) > 1:
@@ -235,13 +268,34 @@ class ControlPlane:
             )  # fmt: skip
         return Task._make(await self.reader.one(Q.by_id, (found[0][0],)))
 
+    async def _exists_for(self, viewer: str | None, task: Task, reading: bool) -> bool:
+        if viewer is None or await self.reader.one(Q.is_viewer, (viewer, task.seq)):
+            return True
+        return reading and task.ended and task.creator is None and task.kind == "delegate"
+
     # --- the running of it ----------------------------------------------------------------------------------------
 
     def _started(self, task: Task) -> None:
-        self.supervisor.begin(task)
+        live = self.supervisor.begin(task)
+        ended = self._stillborn.pop(task.id, None)
+        if ended is not None:
+            self.supervisor.ended_elsewhere(live, ended)
         _resolve(self._to_begin.get(task.id, ()), None)
         self._mind()
         self._check_outputs()
+
+    def _ended_below(self, tasks: list[Task]) -> None:
+        """Rows that ended in the transaction of another: whoever drives them is told, and whoever waits."""
+        for task in tasks:
+            live = self.supervisor.live.get(task.id)
+            if live is not None:
+                self.supervisor.ended_elsewhere(live, task)
+            elif task.cleanup is None:
+                self._over(task, None)
+            elif task.owner == self.owner:  # stored or claimed in the same commit: its driver does not know it yet
+                self._stillborn[task.id] = task
+            else:  # a dead daemon's: the next pass of recovery cleans up after it
+                self._mind()
 
     def _expired(self, task: Task) -> None:
         self._over(task, None)

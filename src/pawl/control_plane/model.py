@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import Any, NamedTuple
@@ -60,11 +61,14 @@ class Task(NamedTuple):
     retry_of: str | None
     idempotency_key: str | None
     request_sha256: str | None
-    creator: str
+    creator: str | None
     chain: str
     depth: int
     principal: str | None
     parent_id: str | None
+    mode: str | None
+    policy_sha256: str | None
+    budget_id: str | None
     goal_id: str | None
     labels: str
     source: str
@@ -89,6 +93,8 @@ class Task(NamedTuple):
     truncated: int
     cleanup: str | None
     cleanup_report: str | None
+    inline_output: bytes | None
+    progress: str | None
     usage: str | None
     delivered: int
 
@@ -118,15 +124,27 @@ class Task(NamedTuple):
         return artifact(self.stderr_sha256, self.stderr_bytes)
 
 
+class PolicyText(NamedTuple):
+    """An effective policy as it is stored: the digest, and the text that has it."""
+
+    sha256: str
+    document: str
+
+
 class NewTask(NamedTuple):
-    """What an engine submits. ``request_sha256`` is the digest of the body that an idempotency key stands for."""
+    """What an engine submits.
+
+    ``request_sha256`` is the digest of the body that an idempotency key stands for. ``asked_by``: the running task that
+    asks for it from inside, which pays ``actions`` of its budget; None for the operator's own. ``policy``: digest and
+    text of the effective policy. ``why``: the gates it passed, for the audit log.
+    """
 
     id: str
     kind: str
     agent: str
     prompt: bytes
     timeout_ms: int
-    creator: str
+    creator: str | None
     principal: str | None
     priority: int = 0
     queue_timeout_ms: int | None = None
@@ -136,6 +154,9 @@ class NewTask(NamedTuple):
     chain: str = "[]"
     depth: int = 0
     parent_id: str | None = None
+    mode: str | None = None
+    policy: PolicyText | None = None
+    budget_id: str | None = None
     goal_id: str | None = None
     labels: str = "{}"
     source: str = "{}"
@@ -144,6 +165,9 @@ class NewTask(NamedTuple):
     inputs: tuple[tuple[str, Artifact], ...] = ()
     attempt: int = 1
     retry_of: str | None = None
+    asked_by: str | None = None
+    actions: int = 0
+    why: tuple[dict[str, Any], ...] = ()
 
 
 class Outcome(NamedTuple):
@@ -255,6 +279,8 @@ def public(task: Task, artifact_path: Any) -> dict[str, Any]:
         "creator": task.creator,
         "chain": _loads(task.chain, []),
         "principal": task.principal,
+        "mode": task.mode,
+        "policy_sha256": task.policy_sha256,
         "attempt": task.attempt,
         "retry_of": task.retry_of,
         "retries_left": task.retries_left,
@@ -265,11 +291,12 @@ def public(task: Task, artifact_path: Any) -> dict[str, Any]:
         "signal": task.signal,
         "error": None if task.error_code is None else {"code": task.error_code, "message": task.error_message},
         "reason": task.error_message if task.status == "cancelled" else None,
-        "output": _public_artifact(task.output, artifact_path),
+        "output": _public_artifact(task.output, artifact_path) or _inline(task.inline_output),
         "stderr": _public_artifact(task.stderr, artifact_path),
         "truncated": bool(task.truncated),
         "cleanup": task.cleanup,
         "leftovers": _loads(task.cleanup_report, None),
+        "progress": _loads(task.progress, None),
         "usage": _loads(task.usage, None),
         "delivered": bool(task.delivered),
         "source": _loads(task.source, {}),
@@ -282,6 +309,13 @@ def _loads(text: str | None, otherwise: Any) -> Any:
         return json.loads(text) if text else otherwise
     except ValueError:
         return otherwise
+
+
+def _inline(output: bytes | None) -> dict[str, Any] | None:
+    """The output of a row that is older than artifacts: its bytes lie in the row and have no path."""
+    if output is None:
+        return None
+    return {"sha256": hashlib.sha256(output).hexdigest(), "size_bytes": len(output), "path": None}
 
 
 def _public_artifact(found: Artifact | None, artifact_path: Any) -> dict[str, Any] | None:

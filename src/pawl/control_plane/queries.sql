@@ -5,10 +5,21 @@
 INSERT INTO task (
   id, kind, agent, status, priority, created_at_ms, queue_deadline_ms, started_at_ms, heartbeat_at_ms,
   heartbeat_mono_ms, deadline_at_ms, deadline_mono_ms, timeout_ms, retries_left, attempt, retry_of, idempotency_key,
-  request_sha256, creator, chain, depth, principal, parent_id, goal_id, labels, source, prompt, cwd, env, inputs,
-  owner_pid, owner_start, owner_boot
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-RETURNING *;
+  request_sha256, creator, chain, depth, principal, parent_id, mode, policy_sha256, budget_id, goal_id, labels,
+  source, prompt, cwd, env, inputs, owner_pid, owner_start, owner_boot
+) VALUES (
+  ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+) RETURNING *;
+
+-- name: insert_policy
+INSERT INTO policy (sha256, document) VALUES (?, ?) ON CONFLICT DO NOTHING;
+
+-- name: policy
+SELECT document FROM policy WHERE sha256 = ?;
+
+-- name: record_policy
+-- no change of status: the policy was narrowed between admission and start
+UPDATE task SET policy_sha256 = ? WHERE id = ?;
 
 -- name: insert_label
 INSERT INTO task_label (key, value, task_seq) VALUES (?, ?, ?);
@@ -27,7 +38,7 @@ SELECT * FROM task WHERE id = ?;
 SELECT id FROM task WHERE id >= ? AND id < ? ORDER BY id LIMIT 6;
 
 -- name: by_key
-SELECT * FROM task WHERE creator = ? AND idempotency_key = ?;
+SELECT * FROM task WHERE coalesce(creator, parent_id) = ? AND idempotency_key = ?;
 
 -- name: retry_of
 SELECT id FROM task WHERE retry_of = ?;
@@ -43,10 +54,13 @@ SELECT priority, seq FROM task INDEXED BY task_queued
 WHERE status = 'queued' AND agent = ? ORDER BY priority DESC, seq LIMIT ?;
 
 -- name: claim
--- queued -> running
-UPDATE task SET status = 'running', owner_pid = :pid, owner_start = :start, owner_boot = :boot,
-  started_at_ms = :now, heartbeat_at_ms = :now, heartbeat_mono_ms = :mono,
-  deadline_at_ms = :now + timeout_ms, deadline_mono_ms = :mono + timeout_ms
+-- queued -> running; a sub-agent has its parent's deadline where that is nearer, and no heartbeat
+UPDATE task SET status = 'running', owner_pid = :pid, owner_start = :start, owner_boot = :boot, started_at_ms = :now,
+  heartbeat_at_ms = iif(kind = 'subagent', NULL, :now), heartbeat_mono_ms = iif(kind = 'subagent', NULL, :mono),
+  deadline_at_ms = min(:now + timeout_ms, iif(kind = 'subagent', coalesce(
+    (SELECT p.deadline_at_ms FROM task p WHERE p.id = task.parent_id), :now + timeout_ms), :now + timeout_ms)),
+  deadline_mono_ms = min(:mono + timeout_ms, iif(kind = 'subagent', coalesce(
+    (SELECT p.deadline_mono_ms FROM task p WHERE p.id = task.parent_id), :mono + timeout_ms), :mono + timeout_ms))
 WHERE seq = :seq AND status = 'queued' RETURNING *;
 
 -- name: expired
@@ -124,7 +138,8 @@ WHERE id = :id AND cleanup = 'pending' RETURNING *;
 -- no change of status: a dead owner's row, running or to be cleaned up after, becomes ours
 UPDATE task SET owner_pid = :pid, owner_start = :start, owner_boot = :boot,
   worker_pid = coalesce(worker_pid, :worker_pid), worker_start = coalesce(worker_start, :worker_start),
-  worker_boot = coalesce(worker_boot, :worker_boot), heartbeat_at_ms = :now, heartbeat_mono_ms = :mono
+  worker_boot = coalesce(worker_boot, :worker_boot),
+  heartbeat_at_ms = iif(kind = 'subagent', NULL, :now), heartbeat_mono_ms = iif(kind = 'subagent', NULL, :mono)
 WHERE id = :id AND (status = 'running' OR cleanup = 'pending')
   AND owner_pid = :old_pid AND owner_start = :old_start AND owner_boot = :old_boot
 RETURNING *;
@@ -141,7 +156,116 @@ SELECT task_id FROM settlement_intent i WHERE NOT EXISTS
 
 -- name: beat
 UPDATE task SET heartbeat_at_ms = ?, heartbeat_mono_ms = ?
-WHERE id = ? AND status = 'running' AND owner_pid = ? AND owner_start = ? AND owner_boot = ?;
+WHERE id = ? AND status = 'running' AND kind <> 'subagent' AND owner_pid = ? AND owner_start = ? AND owner_boot = ?;
+
+-- name: subagents
+-- what ends with its parent, however that ends
+SELECT id, status, owner_pid, owner_start, owner_boot FROM task INDEXED BY task_parent
+WHERE parent_id = ? AND kind = 'subagent' AND finished_at_ms IS NULL ORDER BY seq;
+
+-- name: below
+-- all that lives below a task, or below an earlier attempt of it, however deep and through whatever has ended
+WITH RECURSIVE
+  attempt (id) AS (
+    SELECT :id
+    UNION SELECT t.retry_of FROM task t JOIN attempt a ON t.id = a.id WHERE t.retry_of IS NOT NULL),
+  below (id) AS (
+    SELECT t.id FROM attempt a CROSS JOIN task t INDEXED BY task_parent ON t.parent_id = a.id
+    UNION SELECT t.id FROM below b CROSS JOIN task t INDEXED BY task_parent ON t.parent_id = b.id)
+SELECT t.id, t.status, t.owner_pid, t.owner_start, t.owner_boot FROM below b CROSS JOIN task t ON t.id = b.id
+WHERE t.finished_at_ms IS NULL ORDER BY t.seq;
+
+-- name: children
+SELECT id, agent, kind, status FROM task INDEXED BY task_parent WHERE parent_id = ? ORDER BY seq LIMIT ?;
+
+-- name: children_count
+SELECT count(*) FROM task INDEXED BY task_parent WHERE parent_id = ?;
+
+-- name: is_viewer
+SELECT 1 FROM task_viewer WHERE alias = ? AND task_seq = ?;
+
+-- name: by_prefix_of
+-- the same for one agent, to whom the other tasks do not exist
+SELECT id FROM task t WHERE id >= ? AND id < ?
+  AND EXISTS (SELECT 1 FROM task_viewer v WHERE v.alias = ? AND v.task_seq = t.seq) ORDER BY id LIMIT 6;
+
+-- name: counts_of
+SELECT t.status, count(*) FROM task_viewer v JOIN task t ON t.seq = v.task_seq WHERE v.alias = ? GROUP BY t.status;
+
+-- name: list_of
+-- newest first, of what one agent may see
+SELECT t.* FROM task_viewer v JOIN task t ON t.seq = v.task_seq
+WHERE v.alias = :viewer
+  AND (:statuses IS NULL OR t.status IN (SELECT value FROM json_each(:statuses)))
+  AND (:agent IS NULL OR t.agent = :agent)
+  AND (:kind IS NULL OR t.kind = :kind)
+  AND (:labels IS NULL OR NOT EXISTS (
+    SELECT 1 FROM json_each(:labels) w WHERE NOT EXISTS (
+      SELECT 1 FROM task_label l WHERE l.task_seq = t.seq AND l.key = w.key AND l.value = w.value)))
+ORDER BY v.task_seq DESC LIMIT :limit;
+
+-- name: holders
+-- whose budgets an action of a task counts against: its own and, where it is bounded, those above it; nearest first
+WITH RECURSIVE holder (id, agent, budget_id, mode, parent_id, policy_sha256, distance) AS (
+  SELECT id, agent, budget_id, mode, parent_id, policy_sha256, 0 FROM task WHERE id = :id
+  UNION ALL
+  SELECT t.id, t.agent, t.budget_id, t.mode, t.parent_id, t.policy_sha256, h.distance + 1
+  FROM holder h JOIN task t ON t.id = h.parent_id WHERE h.mode = 'bounded')
+SELECT h.id, h.agent, h.budget_id,
+  json_extract(p.document, '$.max_actions_per_hour'), json_extract(p.document, '$.max_cost_per_day_micros'),
+  (SELECT coalesce(sum(s.amount), 0) FROM spent s
+    WHERE s.holder_id = h.budget_id AND s.what = 'action' AND s.at_ms > :now - 3600000),
+  (SELECT coalesce(sum(s.amount), 0) FROM spent s
+    WHERE s.holder_id = h.budget_id AND s.what = 'cost' AND s.at_ms > :now - 86400000)
+FROM holder h LEFT JOIN policy p ON p.sha256 = h.policy_sha256 ORDER BY h.distance;
+
+-- name: spend
+INSERT INTO spent (holder_id, what, at_ms, amount, task_id) VALUES (?, ?, ?, ?, ?);
+
+-- name: forget_spent
+DELETE FROM spent WHERE holder_id = ? AND what = ? AND at_ms <= ?;
+
+-- name: spent
+SELECT at_ms, amount FROM spent WHERE holder_id = ? AND what = ? AND at_ms > ? ORDER BY at_ms;
+
+-- name: insert_usage
+INSERT INTO usage (task_id, at_ms, tokens, cost_micros, model, request_key) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING;
+
+-- name: usage_by_model
+SELECT model, sum(tokens), sum(cost_micros) FROM usage WHERE task_id = ? GROUP BY model ORDER BY model;
+
+-- name: record_usage
+UPDATE task SET usage = ? WHERE id = ?;
+
+-- name: usage_of_tree
+WITH RECURSIVE tree (id) AS (
+  SELECT :id UNION SELECT t.id FROM tree b CROSS JOIN task t INDEXED BY task_parent ON t.parent_id = b.id)
+SELECT count(DISTINCT tree.id), coalesce(sum(u.tokens), 0), coalesce(sum(u.cost_micros), 0)
+FROM tree LEFT JOIN usage u ON u.task_id = tree.id;
+
+-- name: record_progress
+-- no change of status; it is a sign of life too
+UPDATE task SET progress = :progress, heartbeat_at_ms = iif(kind = 'subagent', NULL, :now),
+  heartbeat_mono_ms = iif(kind = 'subagent', NULL, :mono)
+WHERE id = :id AND status = 'running';
+
+-- name: refusals
+-- what a task asked for and was refused
+SELECT * FROM event INDEXED BY event_subject WHERE subject_id = ? AND seq > 0 AND event = 'refused' ORDER BY seq LIMIT ?;
+
+-- name: refused_already
+SELECT 1 FROM event INDEXED BY event_subject WHERE subject_id = ? AND event = 'refused'
+  AND json_extract(details, '$.code') = ? AND json_extract(details, '$.agent') = ?;
+
+-- name: cancelled_above
+-- whether something above a task was cancelled in its time
+WITH RECURSIVE above (id) AS (
+  SELECT :parent UNION SELECT t.parent_id FROM above a JOIN task t ON t.id = a.id WHERE t.parent_id IS NOT NULL)
+SELECT 1 FROM above a JOIN task t ON t.id = a.id WHERE t.status = 'cancelled' AND t.finished_at_ms >= :since LIMIT 1;
+
+-- name: first_event
+SELECT * FROM event INDEXED BY event_subject WHERE subject_id = ? AND seq > 0 AND event = 'submitted' ORDER BY seq LIMIT 1;
 
 -- name: list
 -- newest first; a NULL parameter asks for nothing

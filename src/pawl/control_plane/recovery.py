@@ -226,7 +226,9 @@ class Recovery:
         taken = await self._writer.submit(store.take_over, task.id, owner, self._owner, verdict.worker, mono_ms)
         if taken is None:
             return
-        if verdict.record is not None:
+        if taken.ended:  # with its parent, since it was looked at
+            self._supervisor.clean_up(taken)
+        elif verdict.record is not None:
             self.report["finished"] += 1
             self._supervisor.finish(taken, verdict.record)
         else:

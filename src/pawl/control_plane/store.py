@@ -10,16 +10,18 @@ import json
 from typing import Any, NamedTuple
 
 from pawl import failpoints
-from pawl.control_plane import audit
-from pawl.control_plane.model import CleanUp, Intent, NewTask, Outcome, Task
+from pawl.control_plane import audit, budget
+from pawl.control_plane.model import CleanUp, Intent, NewTask, Outcome, PolicyText, Task
 from pawl.control_plane.statements import Q
-from pawl.errors import IdempotencyConflict
+from pawl.errors import CallerEnded, IdempotencyConflict
 from pawl.ids import new_id
 from pawl.runner.identity import ProcessIdentity
 from pawl.storage import Artifact, Transaction
+from pawl.values import rfc3339
 
 RETRIED = frozenset({"failed", "timed_out", "lost"})
 DAEMON = "daemon"
+ENDED_BELOW = "ended below"  # topic: rows that ended since one above them did, as they are now
 
 
 class Submitted(NamedTuple):
@@ -30,28 +32,54 @@ class Submitted(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What an attempt to end a task came to: whether it was this one that ended it, the row as it is now, and the
-    new attempt that replaces it."""
+    """What an attempt to end a task came to: whether it was this one that ended it, the row as it is now, the new
+    attempt that replaces it, and the ids of what ended with it."""
 
     won: bool
     task: Task
     retry: Task | None = None
+    below: tuple[str, ...] = ()
 
 
 def submit(tx: Transaction, new: NewTask, owner: ProcessIdentity | None, mono_ms: int) -> Submitted:
-    """Store a task: running where an owner has a slot for it, else queued. Raises ``idempotency_conflict``."""
+    """Store a task: running where an owner has a slot for it, else queued.
+
+    Raises ``idempotency_conflict``; where a task asked for it, ``caller_ended`` and what ``budget.charge`` raises.
+    """
     if new.idempotency_key is not None:
-        row = tx.one(Q.by_key, (new.creator, new.idempotency_key))
+        row = tx.one(Q.by_key, (new.creator or new.parent_id, new.idempotency_key))
         if row is not None:
-            return Submitted(_same_request(Task._make(row), new), False)
+            return Submitted(same_request(Task._make(row), new.idempotency_key, new.request_sha256), False)
+    deadline: tuple[int | None, int | None] = (None, None)
+    if new.asked_by is not None:
+        deadline = _caller_runs(tx, new)
+        budget.charge(tx, new.asked_by, new.actions)
     status = "queued" if owner is None else "running"
-    task = _insert(tx, new, owner, mono_ms)
+    task = _insert(tx, new, owner, mono_ms, deadline if new.kind == "subagent" else (None, None))
+    actor = f"task:{new.asked_by}" if new.asked_by else new.principal
     audit.record(
-        tx, actor=DAEMON if new.retry_of else new.principal or DAEMON, subject=("task", task.id), event="submitted",
+        tx, actor=DAEMON if new.retry_of else actor or DAEMON, subject=("task", task.id), event="submitted",
         change=(None, status),
-        details={"agent": new.agent, "kind": new.kind} | ({"retry_of": new.retry_of} if new.retry_of else {}),
+        details={"agent": new.agent, "kind": new.kind} | ({"retry_of": new.retry_of} if new.retry_of else {})
+        | ({"gates": new.why} if new.why else {}),
     )  # fmt: skip
     return Submitted(task, True)
+
+
+def submit_all(
+    tx: Transaction, tasks: list[tuple[NewTask, ProcessIdentity | None]], mono_ms: int
+) -> list[Submitted]:  # fmt: skip
+    """Store several tasks, or none of them."""
+    return [submit(tx, new, owner, mono_ms) for new, owner in tasks]
+
+
+def refuse(tx: Transaction, task_id: str, message: str, details: dict[str, Any]) -> None:
+    """Remember that a task asked for something and was refused: once for each target (``details.agent``) and cause
+    (``details.code``), for whoever is refused may ask again and again."""
+    if tx.one(Q.refused_already, (task_id, details["code"], details["agent"])) is None:
+        audit.record(
+            tx, actor=f"task:{task_id}", subject=("task", task_id), event="refused", reason=message, details=details
+        )
 
 
 def claim(tx: Transaction, owner: ProcessIdentity, mono_ms: int, slots: int, agents: dict[str, int]) -> list[Task]:
@@ -109,7 +137,8 @@ def settle(
     tx.execute(Q.forget_promise, (task_id,))
     task = Task._make(row)
     _event(tx, task, status, ("running", status), reason=task.error_message, actor=actor)
-    return Ended(True, task, None if task.cleanup else _retry(tx, task))
+    below = _end_below(tx, task, actor)
+    return Ended(True, task, None if task.cleanup else _retry(tx, task), below)
 
 
 def end_queued(tx: Transaction, task_id: str, outcome: Outcome, actor: str) -> Ended:
@@ -124,7 +153,7 @@ def end_queued(tx: Transaction, task_id: str, outcome: Outcome, actor: str) -> E
             tx.execute(Q.forget_promise, (task_id,))
             task = Task._make(row)
             _event(tx, task, outcome.status, (before, outcome.status), reason=outcome.error_message, actor=actor)
-            return Ended(True, task)
+            return Ended(True, task, None, _end_below(tx, task, actor))
     return _lost_to(tx, task_id)
 
 
@@ -145,7 +174,8 @@ def end_running(
     tx.execute(Q.forget_promise, (task_id,))
     task = Task._make(row)
     _event(tx, task, outcome.status, ("running", outcome.status), reason=outcome.error_message, actor=actor)
-    return Ended(True, task, None if task.cleanup else _retry(tx, task))
+    below = _end_below(tx, task, actor)
+    return Ended(True, task, None if task.cleanup else _retry(tx, task), below)
 
 
 def clean(tx: Transaction, task_id: str, done: CleanUp) -> Ended:
@@ -182,6 +212,41 @@ def take_over(
     return task
 
 
+def record_policy(tx: Transaction, task_id: str, policy: PolicyText) -> None:
+    """Remember under which policy a task starts, where that is not the one it was admitted under."""
+    tx.execute(Q.insert_policy, policy)
+    tx.execute(Q.record_policy, (policy.sha256, task_id))
+
+
+def record_progress(tx: Transaction, task_id: str, text: str, phase: str | None, mono_ms: int) -> dict[str, Any]:
+    """Remember how far a task says it is. Raises ``caller_ended``."""
+    progress = {"text": text, "phase": phase, "at": rfc3339(tx.now_ms)}
+    values = {"id": task_id, "progress": json.dumps(progress), "now": tx.now_ms, "mono": mono_ms}
+    if tx.execute(Q.record_progress, values).rowcount == 0:
+        raise CallerEnded(f"cannot record progress: task {task_id} is not running any more", id=task_id)
+    return progress
+
+
+def record_usage(
+    tx: Transaction, task_id: str, tokens: int, cost_micros: int, model: str | None, request_key: str | None
+) -> None:
+    """Count what a task says it has used; the same ``request_key`` counts once. Also of a task that just ended."""
+    entry = (task_id, tx.now_ms, tokens, cost_micros, model, request_key)
+    if tx.execute(Q.insert_usage, entry).rowcount == 0:
+        return
+    budget.count_cost(tx, task_id, cost_micros)
+    models = {
+        name or "unknown": {"tokens": tokens, "cost": cost / budget.MICROS}
+        for name, tokens, cost in tx.execute(Q.usage_by_model, (task_id,)).fetchall()
+    }
+    sums = {
+        "tokens": sum(each["tokens"] for each in models.values()),
+        "cost": round(sum(each["cost"] for each in models.values()), 6),
+        "models": models,
+    }
+    tx.execute(Q.record_usage, (json.dumps(sums), task_id))
+
+
 def forget_stale_intents(tx: Transaction) -> int:
     """Delete intents beside rows that have ended: a winner took the row before the promise was kept."""
     stale = [row[0] for row in tx.execute(Q.stale_intents).fetchall()]
@@ -208,19 +273,74 @@ def expire(tx: Transaction) -> list[Task]:
     return ended
 
 
-def _insert(tx: Transaction, new: NewTask, owner: ProcessIdentity | None, mono_ms: int) -> Task:
+def _caller_runs(tx: Transaction, new: NewTask) -> tuple[int | None, int | None]:
+    """See that the task that asks is still running, in the transaction that stores what it asks for: what is cancelled
+    gets no children any more. Returns its deadline on both clocks."""
+    caller = Task._make(tx.one(Q.by_id, (new.asked_by,)))
+    if caller.status != "running":
+        raise CallerEnded(
+            f"cannot start work for task {caller.id}: it is {caller.status} and asks for nothing any more",
+            id=caller.id, status=caller.status,
+        )  # fmt: skip
+    return caller.deadline_at_ms, caller.deadline_mono_ms
+
+
+def _end_below(tx: Transaction, task: Task, actor: str) -> tuple[str, ...]:
+    """End what ends with a task: its sub-agents, for they are part of it; and if it was cancelled all that lives below
+    it. Returns their ids."""
+    cancelled = task.status == "cancelled"
+    if cancelled:
+        rows = tx.execute(Q.below, {"id": task.id}).fetchall()
+        reason = f"task {task.id} above it was cancelled"
+    else:
+        rows = tx.execute(Q.subagents, (task.id,)).fetchall()
+        reason = f"its parent {task.id} ended ({task.status})"
+    ended: list[str] = []
+    for row in rows:
+        below = _cancel_row(tx, row, reason, actor)
+        if below is not None:
+            tx.mark(ENDED_BELOW, below)
+            ended += [below.id, *(() if cancelled else _end_below(tx, below, actor))]
+    return tuple(ended)
+
+
+def _cancel_row(tx: Transaction, row: Any, reason: str, actor: str) -> Task | None:
+    """Cancel one task, whoever owns it: processes that it may have are ended by whoever drives it, or by recovery."""
+    task_id, status, *owner = row
+    values = {"id": task_id, "now": tx.now_ms, "status": "cancelled", "code": None, "message": reason}
+    if status == "running":
+        found = tx.one(Q.end_running, values | _owner(ProcessIdentity(*owner)) | {"processes": 1})
+    else:
+        found = tx.one(Q.end_queued if status == "queued" else Q.end_paused, values)
+    if found is None:
+        return None
+    tx.execute(Q.forget_promise, (task_id,))
+    task = Task._make(found)
+    _event(tx, task, "cancelled", (status, "cancelled"), reason=reason, actor=actor)
+    return task
+
+
+def _insert(
+    tx: Transaction, new: NewTask, owner: ProcessIdentity | None, mono_ms: int, deadline: tuple[int | None, int | None]
+) -> Task:
+    """``deadline``: the latest on both clocks, where something else than its own timeout bounds it."""
     now = tx.now_ms
     pid, start, boot = owner or (None, None, None)
     started = now if owner else None
+    beats = owner is not None and new.kind != "subagent"  # whoever waits for a sub-agent sees that it lives
+    if new.policy is not None:
+        tx.execute(Q.insert_policy, new.policy)
     row = tx.one(
         Q.insert_task,
         (
             new.id, new.kind, new.agent, "running" if owner else "queued", new.priority, now,
             None if new.queue_timeout_ms is None else now + new.queue_timeout_ms,
-            started, started, mono_ms if owner else None,
-            now + new.timeout_ms if owner else None, mono_ms + new.timeout_ms if owner else None,
+            started, now if beats else None, mono_ms if beats else None,
+            _sooner(now + new.timeout_ms, deadline[0]) if owner else None,
+            _sooner(mono_ms + new.timeout_ms, deadline[1]) if owner else None,
             new.timeout_ms, new.retries, new.attempt, new.retry_of, new.idempotency_key, new.request_sha256,
-            new.creator, new.chain, new.depth, new.principal, new.parent_id, new.goal_id, new.labels, new.source,
+            new.creator, new.chain, new.depth, new.principal, new.parent_id, new.mode,
+            new.policy and new.policy.sha256, new.budget_id or new.id, new.goal_id, new.labels, new.source,
             new.prompt, new.cwd, new.env, len(new.inputs), pid, start, boot,
         ),
     )  # fmt: skip
@@ -233,14 +353,22 @@ def _insert(tx: Transaction, new: NewTask, owner: ProcessIdentity | None, mono_m
     return task
 
 
+def _sooner(at_ms: int, other_ms: int | None) -> int:
+    return at_ms if other_ms is None else min(at_ms, other_ms)
+
+
 def _retry(tx: Transaction, task: Task) -> Task | None:
     """The next attempt of a task that ended badly and may be tried again: a new row, linked to the old one."""
     if task.retries_left == 0 or task.status not in RETRIED:
         return None
+    above = {"parent": task.parent_id, "since": task.created_at_ms}
+    if task.parent_id is not None and tx.one(Q.cancelled_above, above) is not None:
+        return None  # its tree was cancelled while it was being cleaned up after
     new = NewTask(
         id=new_id(), kind=task.kind, agent=task.agent, prompt=task.prompt, timeout_ms=task.timeout_ms,
         creator=task.creator, principal=task.principal, priority=task.priority, retries=task.retries_left - 1,
-        cwd=task.cwd, env=task.env, chain=task.chain, depth=task.depth, parent_id=task.parent_id,
+        cwd=task.cwd, env=task.env, chain=task.chain, depth=task.depth, parent_id=task.parent_id, mode=task.mode,
+        policy=_policy_of(tx, task), budget_id=task.budget_id,
         goal_id=task.goal_id, labels=task.labels, source=task.source, attempt=task.attempt + 1, retry_of=task.id,
         queue_timeout_ms=None if task.queue_deadline_ms is None else task.queue_deadline_ms - task.created_at_ms,
         inputs=tuple((name, Artifact(*rest)) for name, *rest in tx.execute(Q.inputs, (task.seq,))),
@@ -248,11 +376,18 @@ def _retry(tx: Transaction, task: Task) -> Task | None:
     return submit(tx, new, None, 0).task
 
 
-def _same_request(task: Task, new: NewTask) -> Task:
-    if task.request_sha256 != new.request_sha256:
+def _policy_of(tx: Transaction, task: Task) -> PolicyText | None:
+    if task.policy_sha256 is None:
+        return None
+    return PolicyText(task.policy_sha256, tx.one(Q.policy, (task.policy_sha256,))[0])
+
+
+def same_request(task: Task, key: str, request_sha256: str | None) -> Task:
+    """The task that has this idempotency key already. Raises ``idempotency_conflict`` where it was another request."""
+    if task.request_sha256 != request_sha256:
         raise IdempotencyConflict(
-            f"cannot use the idempotency key {new.idempotency_key!r} again: task {task.id} has it with another request",
-            task_id=task.id, idempotency_key=new.idempotency_key,
+            f"cannot use the idempotency key {key!r} again: task {task.id} has it with another request",
+            task_id=task.id, idempotency_key=key,
         )  # fmt: skip
     return task
 

@@ -85,7 +85,7 @@ class Supervisor:
         launch: Callable[[LaunchOrder], Coroutine[Any, Any, ProcessIdentity]],
         over: Callable[[Task, Task | None], None],
         take: Callable[[str], None],
-        release: Callable[[str], None],
+        release: Callable[[Task], None],
     ) -> None:
         self._home = home
         self._writer = writer
@@ -103,7 +103,7 @@ class Supervisor:
         self._removals: set[asyncio.Future[None]] = set()
         self.live: dict[str, Live] = {}
         self.settings = Settings()
-        self.roster = Roster({}, lambda agent: None, lambda agent: 64 * 1024**2)
+        self.roster = Roster({}, lambda agent: None, _default_cap)
 
     # --- taking tasks on ----------------------------------------------------------------------------------------
 
@@ -116,7 +116,6 @@ class Supervisor:
     def adopt(self, task: Task) -> Live:
         """Drive a task whose worker outlived its daemon."""
         live = self._enlist(task)
-        live.max_output_bytes = self.roster.max_output_of(task.agent)
         self._watch_deadline(live)
         self._spawn(self._see_through(live, adopted=True), live)
         return live
@@ -124,7 +123,6 @@ class Supervisor:
     def finish(self, task: Task, record: ExitRecord) -> Live:
         """Settle a task whose worker ended while no daemon was there."""
         live = self._enlist(task)
-        live.max_output_bytes = self.roster.max_output_of(task.agent)
         live.record = record
         live.leftovers = True  # nobody has looked
         live.wake()
@@ -134,7 +132,6 @@ class Supervisor:
     def clean_up(self, task: Task) -> Live:
         """End the processes of a task that has ended, where a dead daemon could not."""
         live = self._enlist(task)
-        live.max_output_bytes = self.roster.max_output_of(task.agent)
         self._spawn(self._clean(live, keep_output=task.output is None), live)
         return live
 
@@ -150,6 +147,12 @@ class Supervisor:
             live.starting = False
             live.wake()
         return ended
+
+    def ended_elsewhere(self, live: Live, task: Task) -> None:
+        """Its row was ended in the transaction of another: since its parent ended, or its tree was cancelled."""
+        live.early = live.early or Outcome(task.status, error_message=task.error_message)
+        live.starting = False
+        live.wake()
 
     async def _decide(self, live: Live, outcome: Outcome, actor: str) -> Ended:
         try:
@@ -190,7 +193,7 @@ class Supervisor:
         """From claim to end."""
         failpoints.hit("supervisor.driver")
         live.starting = True
-        plan = self._plan(live)
+        plan = await self._plan(live)
         if isinstance(plan, Inline):
             live.inline = True
             live.spooled = False
@@ -206,12 +209,14 @@ class Supervisor:
             return
         await self._see_through(live)
 
-    def _plan(self, live: Live) -> Plan:
+    async def _plan(self, live: Live) -> Plan:
         planner = self.roster.planners.get(live.task.kind)
         if planner is None:
             return Refusal("kind_unknown", f"this daemon cannot do tasks of kind {live.task.kind}")
         try:
-            return planner(live.task, live.spool)
+            return await self._settlement.insist(
+                live.task.id, lambda: planner(live.task, live.spool), lambda: live.early is not None
+            )
         except PawlError as error:
             return Refusal(error.code, error.message)
 
@@ -221,13 +226,20 @@ class Supervisor:
         live.max_output_bytes = plan.max_output_bytes
         try:
             await self._settlement.insist(task.id, lambda: self._lay_out(live, plan), lambda: live.early is not None)
+            if plan.policy is not None:
+                narrowed = plan.policy
+                await self._settlement.insist(
+                    task.id,
+                    lambda: self._writer.submit(store.record_policy, task.id, narrowed),
+                    lambda: live.early is not None,
+                )
         except StorageError as error:
             return None if live.early is not None else Refusal(error.code, error.message)
         failpoints.hit("dispatch.after_claim")
         if live.early is not None:
             return None
         stdin = live.spool.prompt if plan.reads_prompt else None
-        order = LaunchOrder(task.id, plan.argv, plan.env, plan.cwd, live.spool.path, stdin, plan.limits)
+        order = LaunchOrder(task.id, plan.argv, plan.env, plan.cwd, live.spool.path, stdin, plan.limits, plan.wrapper)
         try:
             async with asyncio.timeout(_LAUNCH_S):
                 live.worker = await self._launched(live, order)
@@ -291,6 +303,7 @@ class Supervisor:
 
     async def _see_through(self, live: Live, *, adopted: bool = False, unwatched: bool = False) -> None:
         """From a living (or just ended) worker to the end."""
+        live.max_output_bytes = live.max_output_bytes or await self.roster.max_output_of(live.task)
         if adopted:
             await self._watch_exit(live)
         await live.turn
@@ -332,6 +345,7 @@ class Supervisor:
 
     async def _clean(self, live: Live, *, keep_output: bool) -> None:
         """Prove that no process of an ended task is left, and keep what it wrote where that is not settled yet."""
+        live.max_output_bytes = live.max_output_bytes or await self.roster.max_output_of(live.task)
         flood = live.early is not None and live.early.error_code == "output_limit"
         grace_s = 0 if flood else self.settings.kill_grace_ms / 1000  # what floods the disk is not asked twice
         done = await ending.end_processes(live.task.id, live.worker, live.spool, grace_s, self._timers)
@@ -380,7 +394,7 @@ class Supervisor:
         del self.live[live.task.id]
         live.starting = False
         live.over.set_result(ended.task)
-        self._release(live.task.agent)
+        self._release(ended.task)
         self._tell_over(ended.task, retry)
 
     def _discard(self, spool: Spool) -> None:
@@ -472,7 +486,7 @@ class Supervisor:
         """End the tasks whose output is over the cap. Returns whether any output grew much since the last look."""
         busy = False
         for live in tuple(self.live.values()):
-            if live.worker is None or live.turn.done() or live.over_cap:
+            if live.worker is None or live.turn.done() or live.over_cap or not live.max_output_bytes:
                 continue
             size = max(_size(live.spool.stdout), _size(live.spool.stderr))
             busy = busy or size > live.max_output_bytes // 4
@@ -485,6 +499,10 @@ class Supervisor:
         wrote = f"{ending.written(None, live.spool)} bytes by the time it was ended"  # the clean-up tells the whole
         outcome = ending.output_limit(live.max_output_bytes, wrote)
         await self._settlement.insist(live.task.id, lambda: self.end(live, outcome, store.DAEMON))
+
+
+async def _default_cap(task: Task) -> int:
+    return 64 * 1024**2
 
 
 def _failed(code: str, message: str) -> Outcome:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from pawl.control_plane.model import Task
+from pawl.control_plane.model import PolicyText, Task
 from pawl.runner.launcher import Limits
 from pawl.runner.spool import Spool
 
 
 class Program(NamedTuple):
-    """Do it with a program. ``stdin`` is the bytes it reads; None is an empty input.
+    """Do it with a program. ``prompt`` is laid into its spool, and is its standard input where ``reads_prompt``.
 
     ``max_output_bytes`` bounds each of the two output streams; more than that fails the task with ``output_limit``.
+    ``wrapper``: words put before the command, a sandbox's. ``policy``: the one that it starts under, where that is not
+    the one in its row; it is recorded before the start.
     """
 
     argv: tuple[str, ...]
@@ -23,6 +25,8 @@ class Program(NamedTuple):
     reads_prompt: bool
     max_output_bytes: int
     limits: Limits | None = None
+    wrapper: tuple[str, ...] = ()
+    policy: PolicyText | None = None
 
 
 class Inline(NamedTuple):
@@ -39,7 +43,7 @@ class Refusal(NamedTuple):
 
 
 Plan = Program | Inline | Refusal
-Planner = Callable[[Task, Spool], Plan]
+Planner = Callable[[Task, Spool], Awaitable[Plan]]
 
 
 class Settings(NamedTuple):
@@ -52,8 +56,9 @@ class Settings(NamedTuple):
 
 
 class Roster(NamedTuple):
-    """How the tasks of each kind are done and how many of an agent's may run at once (None: no limit of its own)."""
+    """How the tasks of each kind are done, how many of an agent's may run at once (None: no limit of its own), and how
+    many bytes a task may write to each stream."""
 
     planners: Mapping[str, Planner]
     slots_of: Callable[[str], int | None]
-    max_output_of: Callable[[str], int]
+    max_output_of: Callable[[Task], Awaitable[int]]

@@ -25,7 +25,7 @@ from pawl.daemon.callers import Callers
 from pawl.daemon.lock import Lock
 from pawl.daemon.notify import notify
 from pawl.daemon.routes import routes
-from pawl.engines.delegation.engine import KIND, Delegation
+from pawl.engines.delegation.engine import KINDS, Delegation
 from pawl.errors import InvalidConfig, Stopping, StorageError
 from pawl.home import Home
 from pawl.ipc.server import Server
@@ -127,7 +127,9 @@ class App:
             heartbeat_interval_ms=daemon.heartbeat_interval_ms,
             heartbeat_timeout_ms=daemon.heartbeat_timeout_ms,
         )
-        roster = Roster({KIND: self.delegation.plan}, self.delegation.slots_of, self.delegation.max_output_of)
+        roster = Roster(
+            dict.fromkeys(KINDS, self.delegation.plan), self.delegation.slots_of, self.delegation.max_output_of
+        )
         self.plane.configure(settings, roster)
 
     # --- while it runs ----------------------------------------------------------------------------------------------
@@ -187,11 +189,6 @@ class App:
         if self.config.cron:
             message = f"{len(self.config.cron)} cron jobs are declared; this version does not run them"
             found.append(_finding("cron_not_available", message, "config.toml"))
-        for name, policy in self.config.policies.items():
-            given = sorted(policy.model_fields_set & {"delegation", "max_depth", "max_actions_per_hour"})
-            if given:
-                message = f"the policy sets {', '.join(given)}; this version does not act on that yet"
-                found.append(_finding("policy_not_acted_on", message, name))
         free = shutil.disk_usage(self.home.path).free
         if free < _DISK_FREE_BYTES_MIN:
             found.append(_finding("disk_nearly_full", f"only {free // 1024**2} MiB are free", self.home.path))

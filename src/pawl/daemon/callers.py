@@ -12,14 +12,13 @@ import os
 
 from pawl.control_plane.engine import ControlPlane
 from pawl.control_plane.model import Task
-from pawl.engines.delegation.model import Caller
+from pawl.engines.delegation.model import OPERATOR, Caller
 from pawl.errors import PeerRefused
 from pawl.ipc.peer import Peer
 from pawl.log import logger
 from pawl.runner.lineage import environment_of, lineage
 
 log = logger("callers")
-OPERATOR = "operator"
 
 
 class Callers:
@@ -37,10 +36,16 @@ class Callers:
         task = self._task_of(peer.pid)
         if task is None:
             return Caller(peer.principal, OPERATOR, (), 0, None)
+        return Caller(f"task:{task.id}", task.agent, self._above(task), task.depth + 1, task)
+
+    def _above(self, task: Task) -> tuple[str, ...]:
+        """The aliases above a task's own, outermost first. A sub-agent's row leaves them absent: they are its parent's,
+        which lives as long as it does."""
+        if task.kind == "subagent":
+            parent = self._plane.supervisor.live.get(task.parent_id or "")
+            return () if parent is None else self._above(parent.task)
         chain = tuple(json.loads(task.chain))
-        if task.creator != OPERATOR:
-            chain = (*chain, task.creator)
-        return Caller(f"task:{task.id}", task.agent, chain, task.depth + 1, task.id)
+        return chain if task.creator in (OPERATOR, None) else (*chain, str(task.creator))
 
     def _task_of(self, pid: int) -> Task | None:
         live = self._plane.supervisor.live.values()

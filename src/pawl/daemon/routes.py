@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
 
 from pawl.daemon.handlers import agent, daemon, event, task
+from pawl.errors import OperatorOnly
 from pawl.ipc import messages
 from pawl.ipc.server import Route
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from pawl.daemon.app import App
+    from pawl.ipc.server import Call
+
+
+def operator(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """What no program inside a task may do."""
+
+    @wraps(handler)
+    async def only(app: App, call: Call, params: Any) -> Any:
+        if call.caller.task is not None:
+            raise OperatorOnly(f"cannot do that from inside a task: {handler.__name__} is the operator's")
+        return await handler(app, call, params)
+
+    return only
+
 
 _TABLE = {
     "daemon.status": Route(messages.Nothing, daemon.status),
-    "daemon.stop": Route(messages.Stop, daemon.stop),
-    "config.reload": Route(messages.Nothing, daemon.reload),
+    "daemon.stop": Route(messages.Stop, operator(daemon.stop)),
+    "config.reload": Route(messages.Nothing, operator(daemon.reload)),
     "task.delegate": Route(messages.Delegate, task.delegate),
+    "task.fan_out": Route(messages.FanOut, task.fan_out),
+    "task.spawn": Route(messages.Spawn, task.spawn),
     "task.get": Route(messages.One, task.get),
+    "task.why": Route(messages.One, task.why),
     "task.list": Route(messages.Listing, task.list_),
     "task.wait": Route(messages.Wait, task.wait, waits=True),
     "task.cancel": Route(messages.Cancel, task.cancel),
     "task.result": Route(messages.One, task.result, waits=True),
     "task.logs": Route(messages.Logs, task.logs, waits=True),
+    "task.usage": Route(messages.Usage, task.usage),
+    "task.progress": Route(messages.Progress, task.progress),
     "agent.list": Route(messages.Nothing, agent.list_),
     "agent.show": Route(messages.Name, agent.show),
     "event.list": Route(messages.Events, event.list_, waits=True),
-    "event.verify": Route(messages.Nothing, event.verify, waits=True),
+    "event.verify": Route(messages.Nothing, operator(event.verify), waits=True),
 }
 
 

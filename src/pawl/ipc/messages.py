@@ -5,7 +5,7 @@ Times are seconds, ids may be prefixes. What each call means stands in ``docs/re
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
@@ -19,6 +19,10 @@ LabelValue = Annotated[str, StringConstraints(max_length=200)]
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")]
 Text = Annotated[str, StringConstraints(max_length=4096)]
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
+Agent = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+TOOL = r"^[A-Za-z0-9_][A-Za-z0-9_.:*()/@+ -]*$"
+Tool = Annotated[str, StringConstraints(max_length=200, pattern=TOOL)]
+Tools = Annotated[list[Tool], Field(max_length=1000)]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 
 
@@ -42,10 +46,22 @@ class Stop(Params):
     wait: bool = True
 
 
-class Delegate(Params):
-    agent: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+class Prompted(Params):
+    """What takes a prompt: as text, or in base64 where it is not UTF-8."""
+
     prompt: str | None = None
     prompt_base64: str | None = None
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> Self:
+        if self.prompt is not None and self.prompt_base64 is not None:
+            raise ValueError("give prompt or prompt_base64, not both")
+        return self
+
+
+class Work(Prompted):
+    """What every request to delegate has, whomever it is for."""
+
     wait: bool = False
     timeout_s: Seconds | None = None
     queue_timeout_s: Seconds | None = None
@@ -61,12 +77,52 @@ class Delegate(Params):
     source: Annotated[dict[Key, Text], Field(max_length=20)] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _one_prompt(self) -> Delegate:
-        if self.prompt is not None and self.prompt_base64 is not None:
-            raise ValueError("give prompt or prompt_base64, not both")
+    def _free_names(self) -> Self:
         if any(name.startswith("PAWL_") for name in self.env):
             raise ValueError("names that begin with PAWL_ are the daemon's to set")
         return self
+
+
+class Delegate(Work):
+    agent: Agent
+
+
+class FanOut(Work):
+    """The same work for several agents: all are taken or none is."""
+
+    agents: Annotated[list[Agent], Field(min_length=1, max_length=128)]
+
+
+class Spawn(Prompted):
+    """A sub-agent of the calling task. Every override may only narrow what that task may do.
+
+    ``request_key``: the same key from the same task is the same sub-agent, so that asking again is safe.
+    """
+
+    timeout_s: Seconds | None = None
+    allow_tools: Tools | None = None
+    deny_tools: Tools = Field(default_factory=list)
+    env: Annotated[list[EnvName], Field(max_length=500)] | None = None
+    max_actions: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = None
+    request_key: Key | None = None
+    source: Annotated[dict[Key, Text], Field(max_length=20)] = Field(default_factory=dict)
+
+
+class Usage(Params):
+    """What the calling task has used since it last said so. ``cost`` is in the currency that the policies use.
+
+    ``request_key``: the same key from the same task counts once.
+    """
+
+    tokens: Annotated[int, Field(ge=0, le=10**15)] = 0
+    cost: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    model: Key | None = None
+    request_key: Key | None = None
+
+
+class Progress(Params):
+    text: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+    phase: Key | None = None
 
 
 class One(Params):
@@ -85,6 +141,7 @@ class Listing(Params):
 class Wait(Params):
     ids: Ids
     timeout_s: Annotated[float, Field(ge=0, le=3_155_760_000, allow_inf_nan=False)] | None = None
+    any: bool = False
 
 
 class Cancel(Params):
@@ -136,6 +193,7 @@ _WORDS = {
 }
 _PATTERNS = {
     r"^[0-9A-Za-z-]+$": "an id has letters, digits and hyphens only",
+    TOOL: "the name of a tool has letters, digits, spaces and any of _ . : * ( ) / @ + - and begins with none of these",
     r"^/[^\x00]*$": "it must be an absolute path without zero bytes",
     r"^[^\x00]*$": "it may hold no zero bytes",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of a variable has letters, digits and underscores only",

@@ -73,6 +73,7 @@ class LaunchOrder(NamedTuple):
     spool: str  # path of a spool that was created
     stdin: str | None = None  # a file; None is /dev/null
     limits: Limits | None = None
+    wrapper: Sequence[str] = ()  # words put before the program, once that is found
 
 
 class Keeper:
@@ -269,6 +270,7 @@ def _order_line(order: LaunchOrder) -> bytes:
         "spool": order.spool,
         "stdin": order.stdin,
         "limits": limits or None,
+        "wrapper": list(order.wrapper),
     }
     return json.dumps(fields).encode("ascii") + b"\n"
 

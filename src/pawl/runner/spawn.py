@@ -36,7 +36,7 @@ class Refused(Exception):
 class Order:
     """One launch, as it came over the link."""
 
-    __slots__ = ("argv", "cwd", "env", "limits", "spool", "stdin", "task")
+    __slots__ = ("argv", "cwd", "env", "limits", "spool", "stdin", "task", "wrapper")
 
     def __init__(self, fields: dict[str, object]) -> None:
         self.task: str = fields["task"]  # type: ignore[assignment]
@@ -46,6 +46,7 @@ class Order:
         self.spool: str = fields["spool"]  # type: ignore[assignment]
         self.stdin: str | None = fields["stdin"]  # type: ignore[assignment]
         self.limits: dict[str, int] | None = fields["limits"]  # type: ignore[assignment]
+        self.wrapper: list[str] = fields.get("wrapper", [])  # type: ignore[assignment]
 
 
 def spawn(order: Order, keeper: tuple[int, str, str]) -> tuple[int, str, bool]:
@@ -53,6 +54,9 @@ def spawn(order: Order, keeper: tuple[int, str, str]) -> tuple[int, str, bool]:
     _enter(order.cwd)
     try:
         program = _find(order.argv[0], order.env.get("PATH", os.defpath))
+        if order.wrapper:
+            order.argv = [*order.wrapper, program, *order.argv[1:]]
+            program = _find(order.wrapper[0], os.defpath)
         mark = _claim(order, keeper)
         try:
             pid = _start(order, program)

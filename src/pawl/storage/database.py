@@ -136,17 +136,35 @@ def newest_version() -> int:
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the schema up to date, each step in one transaction with its stamp."""
+    """Bring the schema up to date, each step in one transaction with its stamp.
+
+    Foreign keys are off meanwhile, for a step may make a table anew that others refer to; each step ends with a look
+    at all of them.
+    """
     present = connection.execute("PRAGMA user_version").fetchone()[0]
-    for version, text in migrations():
-        if version > present:
-            script = f"BEGIN IMMEDIATE;\n{text}\nPRAGMA application_id = {APPLICATION_ID};\n"
-            try:
-                connection.executescript(f"{script}PRAGMA user_version = {version};\nCOMMIT;")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+    enforced = connection.execute("PRAGMA foreign_keys").fetchone()[0]
+    connection.execute("PRAGMA foreign_keys = OFF")
+    try:
+        for version, text in migrations():
+            if version > present:
+                _step(connection, version, text)
+    finally:
+        connection.execute(f"PRAGMA foreign_keys = {enforced}")
+
+
+def _step(connection: sqlite3.Connection, version: int, text: str) -> None:
+    try:
+        connection.executescript(
+            f"BEGIN IMMEDIATE;\n{text}\nPRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {version};"
+        )
+        dangling = connection.execute("PRAGMA foreign_key_check").fetchall()
+        if dangling:
+            raise sqlite3.IntegrityError(f"migration {version} leaves rows that refer to nothing: {dangling[:5]}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _has_tables(connection: sqlite3.Connection) -> bool:

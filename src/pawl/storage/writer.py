@@ -41,7 +41,7 @@ class Transaction:
     def __init__(self, connection: sqlite3.Connection, now_ms: int) -> None:
         self._connection = connection
         self.now_ms = now_ms
-        self.marks: set[str] = set()
+        self.marks: dict[str, list[Any]] = {}
         self.memo: dict[str, Any] = {}
 
     def execute(self, sql: str, parameters: tuple[Any, ...] | dict[str, Any] = ()) -> sqlite3.Cursor:
@@ -53,9 +53,9 @@ class Transaction:
         rows = self._connection.execute(sql, parameters).fetchall()
         return rows[0] if rows else None
 
-    def mark(self, topic: str) -> None:
-        """Tell the listeners of a topic, after the commit, that something changed."""
-        self.marks.add(topic)
+    def mark(self, topic: str, *items: Any) -> None:
+        """Tell the listeners of a topic, after the commit, that something changed: these, where there are any."""
+        self.marks.setdefault(topic, []).extend(items)
 
 
 class _Call(NamedTuple):
@@ -73,7 +73,7 @@ class Writer:
         self._clock = clock
         self._queue: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
-        self._listeners: dict[str, list[Callable[[], None]]] = {}
+        self._listeners: dict[str, list[Callable[[list[Any]], None]]] = {}
         self._closed = False
         self._loop: asyncio.AbstractEventLoop
 
@@ -82,8 +82,8 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    def listen(self, topic: str, call: Callable[[], None]) -> Callable[[], None]:
-        """Call on the loop after each commit that marked the topic. Returns what ends that."""
+    def listen(self, topic: str, call: Callable[[list[Any]], None]) -> Callable[[], None]:
+        """Call on the loop, with what was marked, after each commit that marked the topic. Returns what ends that."""
         listeners = self._listeners.setdefault(topic, [])
         listeners.append(call)
         return lambda: listeners.remove(call) if call in listeners else None
@@ -146,7 +146,7 @@ class Writer:
         with contextlib.suppress(RuntimeError):  # the loop is gone: nobody is left to hear
             self._loop.call_soon_threadsafe(self._deliver, answers, marks)
 
-    def _together(self, batch: list[_Call]) -> tuple[list[tuple[_Call, Any, bool]], set[str]]:
+    def _together(self, batch: list[_Call]) -> tuple[list[tuple[_Call, Any, bool]], dict[str, list[Any]]]:
         self._connection.execute("BEGIN IMMEDIATE")
         transaction = Transaction(self._connection, self._clock.wall_ms())
         answers = [(call, call.function(transaction, *call.arguments), True) for call in batch]
@@ -154,14 +154,15 @@ class Writer:
         self._connection.execute("COMMIT")
         return answers, transaction.marks
 
-    def _one_by_one(self, batch: list[_Call]) -> tuple[list[tuple[_Call, Any, bool]], set[str]]:
+    def _one_by_one(self, batch: list[_Call]) -> tuple[list[tuple[_Call, Any, bool]], dict[str, list[Any]]]:
         answers: list[tuple[_Call, Any, bool]] = []
-        marks: set[str] = set()
+        marks: dict[str, list[Any]] = {}
         for call in batch:
             try:
                 done, seen = self._together([call])
                 answers += done
-                marks |= seen
+                for topic, items in seen.items():
+                    marks.setdefault(topic, []).extend(items)
             except sqlite3.Error as error:
                 self._roll_back()
                 fault = self._fault(error)
@@ -201,7 +202,7 @@ class Writer:
 
     # --- back on the loop -----------------------------------------------------------------------------------
 
-    def _deliver(self, answers: list[tuple[_Call, Any, bool]], marks: set[str]) -> None:
+    def _deliver(self, answers: list[tuple[_Call, Any, bool]], marks: dict[str, list[Any]]) -> None:
         for call, answer, sound in answers:
             if call.future is None or call.future.done():
                 continue
@@ -209,6 +210,6 @@ class Writer:
                 call.future.set_result(answer)
             else:
                 call.future.set_exception(answer)
-        for topic in marks:
+        for topic, items in marks.items():
             for listener in tuple(self._listeners.get(topic, ())):
-                listener()
+                listener(items)

@@ -23,6 +23,7 @@ _CHECKS: tuple[Check, ...] = (
     checks.modes,
     checks.locks,
     checks.disk,
+    checks.sandboxes,
     checks.clock,
     checks.config,
     checks.database,

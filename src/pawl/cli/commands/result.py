@@ -19,18 +19,8 @@ def result(call: Call, *, task: str) -> int:
 
 def print_result(call: Call, client: Client, task: str, once: Once, *, noted: bool = False) -> int:
     """What a task wrote, byte for byte; 0 only if it completed. ``noted``: the caller says a word after it."""
-    stream = client.stream("task.result", id=task)
-    once.begin()
     pieces: list[bytes] = []
-    for piece in stream:
-        if call.json:
-            pieces.append(piece)
-        once.write(piece, quiet=call.json)
-    end = stream.result
-    if end.get("size_bytes") not in (None, once.shown):
-        raise StorageError(
-            f"cannot read the output of task {end['id']}: {once.shown} of {end['size_bytes']} bytes came"
-        )
+    end = streamed(call, client, task, once, pieces)
     if call.json:
         output.document({**end, **_content(b"".join(pieces))})
     elif once.last not in b"\n":
@@ -41,6 +31,24 @@ def print_result(call: Call, client: Client, task: str, once: Once, *, noted: bo
         reason = why(client.call("task.get", id=end["id"]))
         output.note(f"task {end['id']} {end['status']}" + (f": {output.clean(reason)}" if reason else ""))
     return 0 if end["status"] == "completed" else 1
+
+
+def streamed(
+    call: Call, client: Client, task: str, once: Once, pieces: list[bytes] | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """Print what a task wrote, or with ``--json`` keep it in ``pieces``; the end of the answer."""
+    stream = client.stream("task.result", id=task)
+    once.begin()
+    for piece in stream:
+        if call.json and pieces is not None:
+            pieces.append(piece)
+        once.write(piece, quiet=call.json)
+    end: dict[str, Any] = stream.result
+    if end.get("size_bytes") not in (None, once.shown):
+        raise StorageError(
+            f"cannot read the output of task {end['id']}: {once.shown} of {end['size_bytes']} bytes came"
+        )
+    return end
 
 
 class Once:

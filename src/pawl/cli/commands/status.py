@@ -6,7 +6,7 @@ from pawl.cli.call import Call
 from pawl.cli.commands.events import rows as event_rows
 from pawl.cli.commands.tasks import leftovers, why
 from pawl.cli.output import clean
-from pawl.cli.render import age, cut, joined, took
+from pawl.cli.render import age, counted, cut, joined, spent, took
 from pawl.values import size_text
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ def status(call: Call, *, task: str | None) -> int:
         call.show(found, [])
         return 0
     happened = client.call("event.list", subject=found["id"], limit=_EVENTS_MAX)
-    call.show(None, _task(call, found) + _events(call, happened))
+    call.show(None, _task(call, found) + _children(call, found) + _events(call, happened))
     return 0
 
 
@@ -95,6 +95,8 @@ def _task(call: Call, task: dict[str, Any]) -> list[str]:
         ("next", _next(call, task)),
         ("agent", f"{clean(task['agent'])} ({task['kind']}{_attempt(task)})"),
         ("prompt", _excerpt(task.get("prompt"))),
+        ("progress", _progress(call, task.get("progress"))),
+        ("used", _used(task)),
         ("created", screen.when(task.get("created_at")) if task.get("created_at") else None),
         ("started", screen.when(task.get("started_at")) if task.get("started_at") else None),
         ("finished", _finished(call, task)),
@@ -106,6 +108,7 @@ def _task(call: Call, task: dict[str, Any]) -> list[str]:
         ("labels", joined(task.get("labels") or {})),
         ("parent", task.get("parent_id")),
         ("creator", _creator(task)),
+        ("policy", _policy(call, task)),
         ("retry of", task.get("retry_of")),
         ("retries", f"{task['retries_left']} left" if task.get("retries_left") else None),
         ("key", clean(task.get("idempotency_key") or "")),
@@ -163,6 +166,51 @@ def _creator(task: dict[str, Any]) -> str | None:
     creator = clean(str(task.get("creator") or ""))
     principal = task.get("principal")
     return f"{creator} ({clean(str(principal))})" if creator and principal else creator or None
+
+
+def _progress(call: Call, progress: dict[str, Any] | None) -> str | None:
+    if not progress:
+        return None
+    phase = f"{progress['phase']}: " if progress.get("phase") else ""
+    return f"{phase}{progress['text']} ({call.screen.when(progress['at'])})"
+
+
+def _used(task: dict[str, Any]) -> str | None:
+    """What it reported to have used, of which models, and its tree where that is more than itself."""
+    own, tree = task.get("usage"), task.get("usage_tree") or {}
+    parts = []
+    if own:
+        named = list(own.get("models") or ())
+        models = "" if named == ["unknown"] else ", ".join(named)  # what was reported without --model
+        parts.append(spent(own.get("tokens"), own.get("cost")) + (f" ({models})" if models else ""))
+    below = task.get("children") or tree.get("tasks", 1) > 1
+    if below and (tree.get("tokens") or tree.get("cost")):
+        tasks = f" of {counted(tree['tasks'], 'task')}" if tree.get("tasks") else ""
+        parts.append(f"{spent(tree.get('tokens'), tree.get('cost'))} for its tree{tasks}")
+    return "; ".join(parts) or None
+
+
+def _policy(call: Call, task: dict[str, Any]) -> str | None:
+    digest = task.get("policy_sha256")
+    if not digest:
+        return None
+    mode = f", {task['mode']}" if task.get("mode") else ""
+    return f"{digest[:12]}…{mode} ({call.command('why ' + call.screen.id(task['id']))})"
+
+
+def _children(call: Call, task: dict[str, Any]) -> list[str]:
+    children = task.get("children") or []
+    if not children:
+        return []
+    screen = call.screen
+    rows = [(screen.id(each["id"]), each["status"], each["agent"], each["kind"]) for each in children]
+    more = task.get("children_more")
+    return [
+        "",
+        "it started:",
+        *screen.table(("ID", "STATUS", "AGENT", "KIND"), rows, status=1, whole=0),
+        *([f"and {more} more"] if more else []),
+    ]
 
 
 def _events(call: Call, events: list[dict[str, Any]]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pawl.cli.call import Call, given
 from pawl.cli.output import clean
-from pawl.cli.render import took
+from pawl.cli.render import counted, took
 from pawl.errors import RefusedByState
 
 TYPE_CHECKING = False
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HEADS = ("ID", "STATUS", "AGENT", "KIND", "CREATED", "TOOK", "NOTE")
+_SOME = 3  # ids of what lives on that are told
 _KIND, _USUAL = 3, "delegate"  # a column that says the same in every row is left out on a terminal
 
 
@@ -46,6 +47,8 @@ def cancel(call: Call, *, tasks: list[str], reason: str | None) -> int:
     for task in ended:
         for left in leftovers(task):
             call.note(f"{task['id']}: could not end {left}")
+        if living := task.get("living_below"):
+            call.note(f"{task['id']}: {_living(call, living)}")
     otherwise = [task for task in ended if task["outcome"] not in {"cancelled", "already_cancelled"}]
     if not otherwise:
         return 0
@@ -85,7 +88,18 @@ def _row(call: Call, task: dict[str, Any]) -> list[str | None]:
 
 
 def _outcome(call: Call, task: dict[str, Any]) -> str:
-    return f"{task['id']}  {str(task['outcome']).replace('_', ' ', 1)}"
+    line = f"{task['id']}  {str(task['outcome']).replace('_', ' ', 1)}"
+    if not task.get("ended_below"):
+        return line
+    below = counted(len(task["ended_below"]), "task") + " below it"
+    return f"{line}, and {below}" if task["outcome"] == "cancelled" else f"{line}; {below} cancelled"
+
+
+def _living(call: Call, ids: list[str]) -> str:
+    """What lives on below a task that had ended before, and how to end it too."""
+    more = f", and {len(ids) - _SOME} more" if len(ids) > _SOME else ""
+    some = call.command(f"cancel {' '.join(ids[:_SOME])}")
+    return f"{counted(len(ids), 'task')} below it still run{'s' if len(ids) == 1 else ''}: {some}{more}"
 
 
 def _ended_as(task: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from pawl.cli import output
 from pawl.cli.call import Call, Interrupted
 from pawl.cli.client import Client, through_restarts
 from pawl.cli.commands.tasks import why
-from pawl.errors import TaskNotFound, WaitTimeout
+from pawl.errors import TaskNotFound, UsageError, WaitTimeout
 from pawl.values import duration_text
 
 _ID_CHARACTERS = 36
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def wait(call: Call, *, tasks: list[str], timeout: int | None) -> int:
+def wait(call: Call, *, tasks: list[str], timeout: int | None, all: bool, any: bool) -> int:
+    if all and any:
+        raise UsageError("cannot wait both for all and for the first that ends: give --all or --any")
     try:
-        answer = until_ended(call, tasks, timeout_ms=timeout)
+        answer = until_ended(call, tasks, timeout_ms=timeout, first=any)
     except KeyboardInterrupt:
-        raise _interrupted(call, tasks) from None
+        raise _interrupted(call, tasks, any=any) from None
     _show(call, tasks, answer)
     if answer["missing"]:
         raise TaskNotFound("; ".join(map(_not_found, answer["missing"])), ids=answer["missing"])
@@ -31,15 +33,19 @@ def wait(call: Call, *, tasks: list[str], timeout: int | None) -> int:
             f"the wait of {duration_text(timeout or 0)} ran out; the work goes on: {', '.join(answer['pending'])}",
             pending=answer["pending"],
         )
-    return 0 if all(task["status"] == "completed" for task in answer["completed"]) else 1
+    failed = [task for task in answer["completed"] if task["status"] != "completed"]
+    enough = len(failed) < len(answer["completed"]) if any else not failed
+    return 0 if enough else 1
 
 
-def until_ended(call: Call, ids: list[str], *, timeout_ms: int | None = None) -> dict[str, Any]:
-    """The answer of ``task.wait``. Monotonic clock: time without a daemon counts too."""
+def until_ended(call: Call, ids: list[str], *, timeout_ms: int | None = None, first: bool = False) -> dict[str, Any]:
+    """The answer of ``task.wait``; ``first``: when one has ended. Monotonic clock: time without a daemon counts too."""
     until = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
 
     def ask(client: Client) -> dict[str, Any]:
-        rest = {} if until is None else {"timeout_s": max(0.0, until - time.monotonic())}
+        rest: dict[str, Any] = {} if until is None else {"timeout_s": max(0.0, until - time.monotonic())}
+        if first:
+            rest["any"] = True
         answer: dict[str, Any] = client.call("task.wait", ids=ids, **rest)
         return answer
 
@@ -74,6 +80,6 @@ def _not_found(text: str) -> str:
     return f"cannot find a task {'with the id' if len(text) >= _ID_CHARACTERS else 'whose id begins with'} {text}"
 
 
-def _interrupted(call: Call, ids: list[str]) -> Interrupted:
-    again = call.command(f"wait {' '.join(ids)}")
+def _interrupted(call: Call, ids: list[str], *, any: bool) -> Interrupted:
+    again = call.command(f"wait {'--any ' if any else ''}{' '.join(ids)}")
     return Interrupted(f"interrupted; the work goes on. To wait again: {again}", ids=ids)

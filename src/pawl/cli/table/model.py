@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 KINDS = {
     "text": "TEXT",
     "integer": "N",
+    "amount": "X",
+    "names": "A,B",
     "duration": "D",
     "size": "SIZE",
     "path": "PATH",
@@ -26,7 +28,7 @@ class Positional:
     """A value that is known by its place.
 
     ``repeat``: one or more of them, as a list; only the last positional of a command may.
-    ``complete``: what the shell offers: ``task``, ``agent``, ``path`` or nothing.
+    ``complete``: what the shell offers: ``task``, ``agent``, ``agents`` (with commas), ``path`` or nothing.
     """
 
     __slots__ = ("complete", "help", "kind", "metavar", "name", "repeat", "required")

@@ -17,13 +17,19 @@ DELEGATE = Command(
     "delegate:delegate",
     """Give work to an agent in the background and print the task's id.
     The task is stored before it starts and goes on whatever happens to this terminal. AGENT is one of
-    `pawl agent list`. PROMPT is what the agent reads; `-` or nothing reads it from standard input.""",
+    `pawl agent list`. PROMPT is what the agent reads; `-` or nothing reads it from standard input. With
+    `--parallel` the agents stand there and PROMPT is the only word; with `--wait` each output then follows a line
+    like `==> coder 0193f2a1-7c3b-7abc completed <==`.""",
     positionals=(
-        Positional("agent", "The agent that does the work.", complete="agent"),
+        Positional("agent", "The agent that does the work; not with `--parallel`.", complete="agent", required=False),
         Positional("prompt", "What to do, as one word in quotes; `-` or absent: standard input.", required=False),
     ),
     options=(
-        Option("--wait", "Wait for the end, print the output; exit 0 only if it completed.", kind="flag"),
+        Option("--wait", "Wait for the end, print the output; exit 0 only if it (or all) completed.", kind="flag"),
+        Option(
+            "--parallel", "The same work for each of these agents: all of it is taken, or none.",
+            kind="names", complete="agents",
+        ),
         Option("--timeout", "End the work after this long.", kind="duration", least=1),
         Option("--queue-timeout", "Give up if it has not started after this long.", kind="duration", least=1),
         Option("--retries", "Try again this often when it fails.", kind="integer", least=0, most=100),
@@ -42,8 +48,10 @@ DELEGATE = Command(
         ('pawl delegate echo "hello"', "start it and print its id"),
         ("pawl delegate coder --timeout 20m < prompt.md", "read the prompt from a file"),
         ('pawl delegate coder --wait "Fix the failing test" > answer.txt', "wait and keep what it printed"),
+        ('pawl delegate --parallel coder,tester --wait "What is wrong here?"', "ask two, see both answers"),
     ),
-    json="the task; with `--wait` the task when it has ended",
+    json="the task; with `--wait` the task when it has ended; with `--parallel` an array of these in"
+    " the order of the agents",
     extra='a prompt of several words is written in quotes: pawl delegate AGENT "all of it"',
 )  # fmt: skip
 
@@ -52,8 +60,8 @@ STATUS = Command(
     "status:status",
     """Show how the daemon is doing, or everything about one task.
     Without TASK: the daemon, how many tasks are in which status, what the last start had to mend and what
-    needs your attention. With TASK: its times, its error and what to do about it, its worker and its
-    events.""",
+    needs your attention. With TASK: its times, its error and what to do about it, how far it says it is, what it
+    has used, its worker, the tasks that it started and its events.""",
     positionals=(Positional("task", _ID, required=False, complete="task"),),
     examples=(
         ("pawl status", "the overview"),
@@ -125,21 +133,27 @@ WAIT = Command(
     "wait:wait",
     """Wait until tasks have ended.
     Exit 0 only if every one completed, 1 if any ended badly, 124 if `--timeout` ran out first (the work
-    goes on), 4 if there is no such task.""",
+    goes on), 4 if there is no such task. With `--any` one that has ended is enough: exit 0 if one that has ended
+    completed, 1 if none did.""",
     positionals=(_TASKS,),
-    options=(Option("--timeout", "Wait at most so long.", kind="duration"),),
+    options=(
+        Option("--timeout", "Wait at most so long.", kind="duration"),
+        Option("--all", "Until all have ended, as without it.", kind="flag"),
+        Option("--any", "Until one has ended.", kind="flag"),
+    ),
     examples=(
         ("pawl wait 0193f2a1-b2c3 && pawl result 0193f2a1-b2c3", "print the result when it is there"),
         ("pawl wait $A $B --timeout 10m", "several, ten minutes at most"),
+        ("pawl wait --any $A $B", "the first that ends"),
     ),
     json='the task; for several `{"status": "complete" or "timeout", "completed": [task...], "pending": [id...],'
-    ' "missing": [id...]}`',
+    ' "missing": [id...], "failed": [id...]}`, where `failed` are those of `completed` that ended badly',
 )
 
 CANCEL = Command(
     "cancel",
     "tasks:cancel",
-    """End tasks and everything they started.
+    """End tasks and everything they started, the tasks below them too.
     Answers when their processes are gone, and names those that could not be ended. Exit 0 if they are
     cancelled now (or were already), 5 if one had ended otherwise before, 4 if there is no such task.""",
     positionals=(_TASKS,),
@@ -148,7 +162,21 @@ CANCEL = Command(
         ("pawl cancel 0193f2a1-b2c3", "end one"),
         ('pawl cancel $A $B --reason "wrong branch"', "several, and say why"),
     ),
-    json='the task with `"outcome": "cancelled"`, `"already_cancelled"` or `"already_<status>"`; an array for several',
+    json='the task with `"outcome": "cancelled"`, `"already_cancelled"` or `"already_<status>"`; an array for several;'
+    ' `"ended_below": [id...]`: tasks below it that this ended too, `"living_below": [id...]`: those that still live',
 )
 
-COMMANDS = (DELEGATE, STATUS, LIST, RESULT, LOGS, WAIT, CANCEL)
+WHY = Command(
+    "why",
+    "why:why",
+    """Show every gate that a task passed or waits at, one by one.
+    What was looked at before it was taken, what it waits for now (`ok`, `no`, `waits`; `-`: not looked at), the
+    policy that it works under with where each value comes from, and what it asked for itself and was refused.""",
+    positionals=(_TASK,),
+    examples=(("pawl why 0193f2a1-b2c3", "why does it wait, and what may it do?"),),
+    json='`{"id", "kind": "task", "agent", "status", "steps": [{"gate", "outcome": "passed", "refused", "waits" or'
+    ' "skipped", "message"}...], "policy": {"sha256", "mode", "values", "sources"} or null, "refusals": [{"at",'
+    ' "agent", "code", "message", "steps"}...]}`',
+)
+
+COMMANDS = (DELEGATE, STATUS, LIST, RESULT, LOGS, WAIT, CANCEL, WHY)

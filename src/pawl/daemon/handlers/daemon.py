@@ -13,15 +13,16 @@ if TYPE_CHECKING:
 
 
 async def status(app: App, call: Call, params: messages.Nothing) -> dict[str, Any]:
-    """The overview."""
-    counts = dict(await app.reader.all(Q.counts))
+    """The overview; for a task that of the tasks it may see."""
+    viewer = call.caller.viewer
+    counts = await app.reader.all(Q.counts) if viewer is None else await app.reader.all(Q.counts_of, (viewer,))
     return {
         "daemon": app.about(),
-        "tasks": counts,
+        "tasks": dict(counts),
         "cron": {"declared": len(app.config.cron)},
         "sop": {},
         "work": {},
-        "findings": app.findings(),
+        "findings": app.findings() if viewer is None else [],
     }
 
 

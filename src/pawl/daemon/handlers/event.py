@@ -6,6 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from pawl.control_plane import audit
+from pawl.daemon.handlers.task import readable
+from pawl.errors import OperatorOnly
+from pawl.ids import ID_CHARACTERS
 from pawl.ipc import messages
 from pawl.ipc.server import Call
 
@@ -16,9 +19,17 @@ _PAGE = 1000
 
 
 async def list_(app: App, call: Call, params: messages.Events) -> Any:
-    """Entries behind ``after``, or the ``last`` so many, oldest first; with ``follow`` those to come too."""
-    if params.subject is not None and len(params.subject) < 36 and params.subject != "daemon":
-        params = params.model_copy(update={"subject": (await app.plane.find(params.subject)).id})
+    """Entries behind ``after``, or the ``last`` so many, oldest first; with ``follow`` those to come too.
+
+    A task may read those of a task that it may see, or of itself.
+    """
+    viewer = call.caller.viewer
+    if viewer is not None and params.subject is None:
+        raise OperatorOnly("cannot read the whole audit log from inside a task: name one task, with --subject")
+    by_prefix = params.subject != "daemon" and len(params.subject or "") < ID_CHARACTERS
+    if params.subject is not None and (viewer is not None or by_prefix):
+        task = await readable(app, call, params.subject, itself=True)
+        params = params.model_copy(update={"subject": task.id})
     if params.last is not None:
         found = await audit.newest(app.reader, count=params.last, subject=params.subject)
         if not params.follow:
@@ -42,7 +53,7 @@ async def verify(app: App, call: Call, params: messages.Nothing) -> dict[str, An
 
 async def _follow(app: App, call: Call, params: messages.Events) -> None:
     news = asyncio.Event()
-    stop = app.writer.listen(audit.TOPIC, news.set)
+    stop = app.writer.listen(audit.TOPIC, lambda _: news.set())
     after = params.after
     try:
         while True:

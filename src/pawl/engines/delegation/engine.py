@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 
 from pawl.config import AgentConfig, Config
+from pawl.control_plane import store
 from pawl.control_plane.engine import ControlPlane
-from pawl.control_plane.model import NewTask, Task
+from pawl.control_plane.model import NewTask, PolicyText, Task
+from pawl.control_plane.statements import Q
 from pawl.control_plane.store import Submitted
 from pawl.control_plane.work import Inline, Plan, Program, Refusal
-from pawl.engines.delegation.environment import environment
-from pawl.engines.delegation.model import Caller, Request
-from pawl.errors import AgentDisabled, InvalidParams, StorageError
+from pawl.engines.delegation import program
+from pawl.engines.delegation.admission import Admitting, no_sandbox
+from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
+from pawl.errors import AgentDisabled, AgentNotFound, InvalidParams, PawlError, RefusedByPolicy, StorageError
 from pawl.ids import new_id
-from pawl.runner.launcher import Limits
+from pawl.log import logger
+from pawl.policy import Policy, Sourced, narrow, of
+from pawl.runner import sandbox
+from pawl.runner.sandbox import Offer, Sandbox
 from pawl.runner.spool import Spool
 from pawl.storage import Artifact
 
-KIND = "delegate"
-_PROMPT_FILE = "{prompt_file}"
+log = logger("delegation")
+KINDS = ("delegate", "subagent")
+_REMEMBERED = (RefusedByPolicy, AgentDisabled)  # an unknown name is none of ours, and there are too many of them
 
 
 class Delegation:
@@ -30,31 +39,144 @@ class Delegation:
     def __init__(self, plane: ControlPlane, config: Callable[[], Config]) -> None:
         self._plane = plane
         self._config = config
+        self._policies: dict[str, Policy] = {}  # those that were read, by digest
+        self._offer: Offer | None = None
+
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     async def delegate(self, request: Request, caller: Caller) -> Submitted:
         """Take a request: its task is stored, and started where a slot is free, when this returns.
 
-        Raises ``agent_not_found``, ``agent_disabled``, ``task_not_found`` (the parent), ``idempotency_conflict``,
-        ``invalid_params`` (an input that cannot be read) and storage errors; then nothing was stored.
+        Raises ``agent_not_found``, ``agent_disabled``, the refusals of ``admission``, ``caller_ended``,
+        ``task_not_found`` (the parent), ``idempotency_conflict``, ``invalid_params`` (an input that cannot be read) and
+        storage errors; then nothing was stored.
         """
-        agent = self._config().agent(request.agent)
-        if not agent.enabled:
-            raise AgentDisabled(
-                f"cannot delegate to {request.agent}: it is disabled; set enabled = true in [agents.{request.agent}]",
-                agent=request.agent,
-            )
-        parent_id = caller.task_id
-        if request.parent_id is not None and caller.task_id is None:
-            parent_id = (await self._plane.find(request.parent_id)).id
-        names = [os.path.basename(path) for path in request.inputs]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidParams(f"cannot take two inputs of the name {name}: they lie in one directory", name=name)
-        inputs = [await self._take_input(path) for path in request.inputs]
-        return await self._plane.submit(self._new_task(request, caller, agent, parent_id, inputs))
+        return (await self.fan_out([request], caller))[0]
 
-    def plan(self, task: Task, spool: Spool) -> Plan:
-        """How a delegated task is done, by the configuration in force at its start."""
+    async def fan_out(self, requests: Sequence[Request], caller: Caller) -> list[Submitted]:
+        """The same for several requests, in order: all are taken, or none is."""
+        before = [await self._taken_before(request, caller) for request in requests]
+        if all(before):
+            return [done for done in before if done is not None]
+        actions = sum(request.actions for request in requests)
+        policy = await self._policy_of_caller(caller)
+        admitted = []
+        for request in requests:
+            try:
+                admitted.append((request, await self._admitting().delegate(request, caller, policy, actions)))
+            except PawlError as error:
+                await self._remember(caller, request.agent, error)
+                raise
+        new = [
+            self._new_task(
+                request, caller, admission, await self._parent(request, caller), await self._take_inputs(request)
+            )
+            for request, admission in admitted
+        ]
+        return await self._submit(new, caller)
+
+    async def spawn(self, request: SpawnRequest, caller: Caller) -> Submitted:
+        """Take a request for a sub-agent of the calling task.
+
+        Raises ``inside_only``, ``spawn_nested``, ``spawn_denied``, ``policy_widens``, and what ``delegate`` does.
+        """
+        if caller.task is not None and request.request_key is not None:
+            before = await self._by_key(caller.task.id, request.request_key, _spawn_digest(request))
+            if before is not None:
+                return before
+        policy = await self._policy_of_caller(caller)
+        try:
+            admission = await self._admitting().spawn(request, caller, policy)
+        except PawlError as error:
+            await self._remember(caller, caller.creator, error)
+            raise
+        assert caller.task is not None
+        return (await self._submit([self._new_subagent(request, caller.task, caller.depth, admission)], caller))[0]
+
+    async def _taken_before(self, request: Request, caller: Caller) -> Submitted | None:
+        """What an idempotency key brings back: asked first, since a repetition passes no gate and costs nothing."""
+        key = request.idempotency_key
+        if key is None or await self._plane.reader.one(Q.by_key, (caller.creator, key)) is None:
+            return None
+        parent_id, inputs = await self._parent(request, caller), await self._take_inputs(request)
+        return await self._by_key(caller.creator, key, _digest(request, parent_id, inputs))
+
+    async def _by_key(self, whose: str, key: str, request_sha256: str) -> Submitted | None:
+        row = await self._plane.reader.one(Q.by_key, (whose, key))
+        return None if row is None else Submitted(store.same_request(Task._make(row), key, request_sha256), False)
+
+    async def _submit(self, new: list[NewTask], caller: Caller) -> list[Submitted]:
+        try:
+            return await self._plane.submit_all(new)
+        except PawlError as error:  # what was admitted together with others may find the budget used up now
+            await self._remember(caller, new[0].agent, error)
+            raise
+
+    async def _remember(self, caller: Caller, agent: str, error: PawlError) -> None:
+        """Keep a refusal for `pawl why`. It is no reason to fail otherwise if that cannot be written."""
+        if caller.task is None or not isinstance(error, _REMEMBERED):
+            return
+        details = {"agent": agent, "code": error.code, "gates": error.details.get("gates", [])}
+        try:
+            await self._plane.writer.submit(store.refuse, caller.task.id, error.message, details)
+        except StorageError as fault:
+            log.warning("cannot remember a refusal", task=caller.task.id, code=error.code, error=fault.message)
+
+    # --- policies ---------------------------------------------------------------------------------------------------
+
+    async def policy_of(self, task: Task) -> Policy:
+        """The effective policy that a task was admitted or started under. Rows older than policies have that of their
+        agent."""
+        text = await self._text(task)
+        if text is not None:
+            return text
+        own = self.configured(task.agent)
+        if own is not None:
+            return own.policy
+        raise AgentNotFound(f"cannot tell the policy of {task.id}: the agent {task.agent} is not configured any more")
+
+    def configured(self, agent: str) -> Sourced | None:
+        """What the configuration in force says to an agent's work; None where there is no such agent."""
+        config = self._config()
+        return of(config, agent) if agent in config.agents else None
+
+    async def _text(self, task: Task) -> Policy | None:
+        if task.policy_sha256 is None:
+            return None
+        if task.policy_sha256 not in self._policies:
+            found = await self._plane.policy_text(task)
+            assert found is not None
+            self._policies[found.sha256] = Policy.parse(found.document)
+        return self._policies[task.policy_sha256]
+
+    async def _policy_of_caller(self, caller: Caller) -> Policy | None:
+        if caller.task is None:
+            return None
+        # as it is now: between admission and start its policy may have been narrowed
+        return await self.policy_of(await self._plane.settlement.row(caller.task.id))
+
+    async def workspaces(self, caller: Caller) -> list[str]:
+        """The directories that a caller's older results may lie in: a task's own, for the operator all there are."""
+        if caller.task is None:
+            return sorted({policy.workspace for policy in self._config().policies.values() if policy.workspace})
+        own = (await self.policy_of(caller.task)).workspace or caller.task.cwd
+        return [own] if own else []
+
+    def _admitting(self) -> Admitting:
+        now_ms = self._plane.timers.clock.wall_ms()
+        return Admitting(self._config(), self._plane.reader, now_ms, self.sandbox_offer)
+
+    async def sandbox_offer(self) -> Offer:
+        """What this machine offers in sandboxes. What works is asked once; what does not may have been mended."""
+        if self._offer is None or not self._offer.works:
+            self._offer = await asyncio.to_thread(sandbox.available)
+        return self._offer
+
+    # --- how its tasks are done -------------------------------------------------------------------------------------
+
+    async def plan(self, task: Task, spool: Spool) -> Plan:
+        """How a delegated task is done: by the agent in force at its start, under what its policy was at its admission
+        and is now, whichever is narrower."""
         config = self._config()
         agent = config.agents.get(task.agent)
         if agent is None:
@@ -63,38 +185,79 @@ class Delegation:
             return Inline(task.prompt)
         if agent.prompt == "argument" and b"\0" in task.prompt:
             return Refusal("prompt_not_an_argument", "the prompt holds a zero byte, which no argument can")
-        policy = config.policy_of(agent)
-        env = environment(task, spool, self._plane.home, policy.env, json.loads(task.env), os.environ)
+        admitted = await self.policy_of(task)
+        policy = narrow(Sourced(admitted, {}), of(config, task.agent).policy, "the configuration in force").policy
+        cwd = task.cwd or policy.workspace
+        env = program.environment(
+            task, spool, self._plane.home, agent, policy, cwd or "", json.loads(task.env), os.environ
+        )
+        cwd = cwd or env["HOME"]
+        env["PAWL_WORKSPACE"] = policy.workspace or cwd
+        argv = program.arguments(agent, policy, task, spool, cwd)
         return Program(
-            argv=_arguments(agent, task.prompt, spool),
+            argv=argv,
             env=env,
-            cwd=task.cwd or policy.workspace or env["HOME"],
+            cwd=cwd,
             prompt=task.prompt if agent.prompt in ("stdin", "file") else None,
             reads_prompt=agent.prompt == "stdin",
             max_output_bytes=policy.max_output_bytes,
-            limits=_limits(agent, config),
+            limits=program.limits(policy),
+            wrapper=await self._wrapper(policy, spool, cwd, argv, env["PATH"]),
+            policy=None if policy.sha256 == task.policy_sha256 else PolicyText(policy.sha256, policy.document),
         )
 
-    def max_output_of(self, agent: str) -> int:
-        """The output cap of an agent's tasks, in bytes."""
-        config = self._config()
-        known = config.agents.get(agent)
-        policy = config.policies["default"] if known is None else config.policy_of(known)
-        return policy.max_output_bytes
+    async def max_output_of(self, task: Task) -> int:
+        """The output cap of a task, in bytes."""
+        try:
+            return (await self.policy_of(task)).max_output_bytes
+        except AgentNotFound:
+            return self._config().policies["default"].max_output_bytes
 
     def slots_of(self, agent: str) -> int | None:
         """How many tasks of an agent may run at once, by its own setting."""
         known = self._config().agents.get(agent)
         return None if known is None else known.max_concurrent
 
+    async def _wrapper(
+        self, policy: Policy, spool: Spool, cwd: str, argv: tuple[str, ...], path: str
+    ) -> tuple[str, ...]:  # fmt: skip
+        """The words that put a program into the sandbox of its policy. Raises ``sandbox_unavailable``."""
+        if policy.sandbox == "off":
+            return ()
+        offer = await self.sandbox_offer()
+        if not offer.works or offer.program is None:
+            if policy.sandbox == "required":
+                raise no_sandbox(offer)
+            log.warning(
+                "a task runs without the sandbox that its policy prefers", task=spool.task_id, reason=offer.reason
+            )
+            return ()
+        if policy.workspace is not None and not os.path.isdir(policy.workspace):
+            raise no_sandbox(offer._replace(reason=f"the workspace {policy.workspace} is not there"))
+        home = self._plane.home
+        found = shutil.which(argv[0], path=path)
+        return sandbox.wrapper(
+            offer.program,
+            Sandbox(
+                writable=(*([policy.workspace] if policy.workspace else []), spool.files),
+                readable=(os.path.dirname(home.socket), *([found] if found else [])),
+                protected=(home.path,),
+                network=policy.network == "on",
+                cwd=cwd,
+            ),
+        )
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
     def _new_task(
-        self, request: Request, caller: Caller, agent: AgentConfig, parent_id: str | None,
+        self, request: Request, caller: Caller, admission: Admission, parent_id: str | None,
         inputs: list[tuple[str, Artifact]],
     ) -> NewTask:  # fmt: skip
-        policy = self._config().policy_of(agent)
+        agent = self._config().agent(request.agent)
+        policy = admission.policy.policy
         return NewTask(
             id=new_id(),
-            kind=KIND,
+            kind="delegate",
             agent=request.agent,
             prompt=request.prompt,
             timeout_ms=request.timeout_ms or agent.timeout_ms,
@@ -108,12 +271,64 @@ class Delegation:
             chain=json.dumps(caller.chain) if caller.chain else "[]",
             depth=caller.depth,
             parent_id=parent_id,
+            mode=admission.mode,
+            policy=self._stored(policy),
             labels=json.dumps(request.labels) if request.labels else "{}",
             source=json.dumps(request.source) if request.source else "{}",
             idempotency_key=request.idempotency_key,
             request_sha256=_digest(request, parent_id, inputs) if request.idempotency_key else None,
             inputs=tuple(inputs),
+            asked_by=caller.task.id if caller.task else None,
+            actions=request.actions,
+            why=admission.gates,
         )
+
+    def _new_subagent(self, request: SpawnRequest, parent: Task, depth: int, admission: Admission) -> NewTask:
+        """A sub-agent's row leaves creator, chain and principal absent: it is its parent, once more."""
+        agent: AgentConfig = self._config().agent(parent.agent)
+        env: dict[str, str] = json.loads(parent.env)
+        if request.overrides.env is not None:
+            env = {name: value for name, value in env.items() if name in request.overrides.env}
+        return NewTask(
+            id=new_id(),
+            kind="subagent",
+            agent=parent.agent,
+            prompt=request.prompt,
+            timeout_ms=request.timeout_ms or agent.timeout_ms,
+            creator=None,
+            principal=None,
+            priority=parent.priority,
+            cwd=parent.cwd,
+            env=json.dumps(env) if env else "{}",
+            depth=depth,
+            parent_id=parent.id,
+            mode="bounded",
+            policy=self._stored(admission.policy.policy),
+            source=json.dumps(request.source) if request.source else "{}",
+            idempotency_key=request.request_key,
+            request_sha256=_spawn_digest(request) if request.request_key else None,
+            asked_by=parent.id,
+            actions=1,
+            why=admission.gates,
+        )
+
+    def _stored(self, policy: Policy) -> PolicyText:
+        text = PolicyText(policy.sha256, policy.document)
+        self._policies[text.sha256] = policy
+        return text
+
+    async def _parent(self, request: Request, caller: Caller) -> str | None:
+        """What a new task hangs below: the calling task, whatever it says; the operator may name any."""
+        if caller.task is not None:
+            return caller.task.id
+        return None if request.parent_id is None else (await self._plane.find(request.parent_id)).id
+
+    async def _take_inputs(self, request: Request) -> list[tuple[str, Artifact]]:
+        names = [os.path.basename(path) for path in request.inputs]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidParams(f"cannot take two inputs of the name {name}: they lie in one directory", name=name)
+        return [await self._take_input(path) for path in request.inputs]
 
     async def _take_input(self, path: str) -> tuple[str, Artifact]:
         """Copy an input file into the artifact store, so that the task has it whatever happens to the file."""
@@ -128,28 +343,6 @@ class Delegation:
         return os.path.basename(path), staged.artifact
 
 
-def _arguments(agent: AgentConfig, prompt: bytes, spool: Spool) -> tuple[str, ...]:
-    """The command of an agent for one prompt."""
-    if agent.prompt == "argument":
-        return (*agent.command, os.fsdecode(prompt))
-    if agent.prompt == "file":
-        if any(_PROMPT_FILE in word for word in agent.command):
-            return tuple(word.replace(_PROMPT_FILE, spool.prompt) for word in agent.command)
-        return (*agent.command, spool.prompt)
-    return agent.command
-
-
-def _limits(agent: AgentConfig, config: Config) -> Limits | None:
-    limits = config.policy_of(agent).limits
-    found = Limits(
-        cpu_s=None if limits.cpu_ms is None else max(1, limits.cpu_ms // 1000),
-        memory_bytes=limits.memory_bytes,
-        processes=limits.processes,
-        open_files=limits.open_files,
-    )
-    return None if found == Limits() else found
-
-
 def _digest(request: Request, parent_id: str | None, inputs: list[tuple[str, Artifact]]) -> str:
     """What an idempotency key stands for: everything that was asked, but not from where it was asked."""
     body = [
@@ -157,4 +350,9 @@ def _digest(request: Request, parent_id: str | None, inputs: list[tuple[str, Art
         request.retries, request.priority, request.cwd, sorted(request.env.items()), parent_id,
         sorted(request.labels.items()), sorted((name, artifact.sha256) for name, artifact in inputs),
     ]  # fmt: skip
+    return hashlib.sha256(json.dumps(body).encode()).hexdigest()
+
+
+def _spawn_digest(request: SpawnRequest) -> str:
+    body = [hashlib.sha256(request.prompt).hexdigest(), request.timeout_ms, request.overrides]
     return hashlib.sha256(json.dumps(body).encode()).hexdigest()

@@ -1,27 +1,37 @@
-"""What can be asked, and of whom it is recorded."""
+"""What can be asked, of whom it is recorded, and what was decided about it."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from pawl.control_plane.model import Task
+from pawl.policy import Overrides, Sourced
+
+OPERATOR = "operator"
 
 
 class Caller(NamedTuple):
     """Who asks, as the kernel and the rows know it.
 
     ``creator``: ``operator``, or the alias of the agent whose task is calling. ``chain``: the aliases of the callers
-    above the creator, outermost first. ``depth``: of what it would start.
+    above the creator, outermost first. ``depth``: of what it would start. ``task``: the row of the calling task.
     """
 
     principal: str
     creator: str
     chain: tuple[str, ...]
     depth: int
-    task_id: str | None
+    task: Task | None
 
     @property
     def actor(self) -> str:
         """The name in the audit log."""
-        return f"task:{self.task_id}" if self.task_id else self.principal
+        return f"task:{self.task.id}" if self.task else self.principal
+
+    @property
+    def viewer(self) -> str | None:
+        """For whom tasks are looked up: an agent's alias, or None for the operator, who sees everything."""
+        return self.creator if self.task else None
 
 
 class Request(NamedTuple):
@@ -41,3 +51,27 @@ class Request(NamedTuple):
     labels: dict[str, str]
     inputs: tuple[str, ...]
     source: dict[str, str]
+
+    @property
+    def actions(self) -> int:
+        """How many actions it takes when it comes from inside: one, and one for each attempt that may follow."""
+        return 1 + self.retries
+
+
+class SpawnRequest(NamedTuple):
+    """A request for a sub-agent, checked for its form."""
+
+    prompt: bytes
+    timeout_ms: int | None
+    overrides: Overrides
+    request_key: str | None
+    source: dict[str, str]
+
+
+class Admission(NamedTuple):
+    """A request that passed every gate: how its target is held to what the caller may do (None for the operator, who
+    may do anything), the policy that follows, and the gates one by one."""
+
+    mode: str | None
+    policy: Sourced
+    gates: tuple[dict[str, Any], ...]

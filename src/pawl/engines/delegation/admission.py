@@ -1,0 +1,287 @@
+"""Admission: the gates that a request passes, in their order, before anything of it is stored.
+
+For a task that asks from inside: is the agent known and enabled, is it not too deep, does its budget have room, does
+its policy allow delegation, does it reach the target, does an independent target need no person's approval; then what
+it asks for beyond the defaults, which may only narrow. The operator passes all but the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pawl.config import AgentConfig, Config
+from pawl.control_plane import budget
+from pawl.control_plane.budget import Holder
+from pawl.control_plane.model import Task
+from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
+from pawl.engines.delegation.roster import reach
+from pawl.errors import (
+    AgentDisabled,
+    ApprovalNeeded,
+    DelegationForbidden,
+    DepthExceeded,
+    InsideOnly,
+    NotReachable,
+    PawlError,
+    PolicyWidens,
+    SandboxUnavailable,
+    SpawnDenied,
+    SpawnNested,
+)
+from pawl.policy import Policy, Sourced, narrow, of, override
+from pawl.policy.narrow import within
+from pawl.runner.sandbox import Offer
+from pawl.storage import Reader
+from pawl.values import duration_text
+
+SPAWN = "spawn"
+
+
+class Gates:
+    """The gates passed so far. One that refuses raises, with all of them in the error's ``details.gates``."""
+
+    def __init__(self) -> None:
+        self.passed: list[dict[str, Any]] = []
+
+    def note(self, gate: str, message: str) -> None:
+        """This one is passed, and why."""
+        self.passed.append({"gate": gate, "outcome": "passed", "message": message})
+
+    def refuse(self, gate: str, error: PawlError) -> PawlError:
+        """The error to raise at this gate."""
+        error.details["gates"] = [*self.passed, {"gate": gate, "outcome": "refused", "message": error.message}]
+        return error
+
+
+class Admitting:
+    """What the gates need to know of the world."""
+
+    def __init__(
+        self, config: Config, reader: Reader, now_ms: int, sandbox: Callable[[], Awaitable[Offer]]
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._reader = reader
+        self._now_ms = now_ms
+        self._sandbox = sandbox
+
+    async def delegate(self, request: Request, caller: Caller, policy: Policy | None, actions: int) -> Admission:
+        """``policy``: the one that the calling task runs under; ``actions``: what the whole call takes."""
+        gates = Gates()
+        target = self._target(gates, request.agent)
+        own = of(self._config, target.name)
+        if caller.task is None or policy is None:
+            await self._sandbox_there(gates, own.policy)
+            return Admission(None, own, ())
+        self._depth(gates, caller, policy, target, own.policy)
+        await self._budget(gates, caller.task, actions)
+        if policy.delegation != "allow":
+            raise gates.refuse(
+                "delegation",
+                DelegationForbidden(
+                    f"cannot delegate from a task of {caller.creator}: its policy forbids delegation; "
+                    f'set delegation = "allow" in [policies.{self._policy_name(caller.creator)}]',
+                    agent=caller.creator,
+                ),
+            )
+        gates.note("delegation", f"the policy of {caller.creator} allows delegation")
+        mode = self._reach(gates, caller, target)
+        if mode == "independent" and own.policy.always_ask:
+            raise gates.refuse(
+                "approval",
+                ApprovalNeeded(
+                    f"cannot delegate to {target.name} independently: it needs a person's approval for "
+                    f"{', '.join(own.policy.always_ask)}, and nobody would be asked; take them out of always_ask in "
+                    f'[policies.{target.policy}], or reach it with mode = "bounded"',
+                    agent=target.name, always_ask=list(own.policy.always_ask),
+                ),
+            )  # fmt: skip
+        gates.note("approval", "nothing it may use needs a person's approval" if mode == "independent" else "bounded")
+        effective = own if mode == "independent" else self._narrowed(gates, own, policy, caller)
+        self._wishes(gates, request, caller.task, target, effective.policy, mode)
+        await self._sandbox_there(gates, effective.policy)
+        return Admission(mode, effective, tuple(gates.passed))
+
+    async def spawn(self, request: SpawnRequest, caller: Caller, policy: Policy | None) -> Admission:
+        """A sub-agent of the calling task."""
+        gates = Gates()
+        task = caller.task
+        if task is None or policy is None:
+            raise InsideOnly(
+                "cannot spawn from outside a task: a sub-agent is one more run of the task's own agent; "
+                "use `pawl delegate AGENT`"
+            )
+        agent = self._target(gates, task.agent)
+        if task.kind == "subagent":
+            raise gates.refuse(
+                "nested",
+                SpawnNested(
+                    f"cannot spawn from {task.id}: it is a sub-agent itself, and they are one deep", id=task.id
+                ),
+            )
+        gates.note("nested", "the caller is no sub-agent")
+        if SPAWN in policy.denied_tools:
+            raise gates.refuse(
+                "tool",
+                SpawnDenied(
+                    f"cannot spawn from a task of {agent.name}: its policy has {SPAWN} in denied_tools",
+                    agent=agent.name,
+                ),
+            )
+        gates.note("tool", f"{SPAWN} is not among the denied tools")
+        own = Sourced(policy, dict.fromkeys(Policy._fields, f"its parent's (task {task.id})"))
+        try:
+            effective = override(own, request.overrides)
+        except PolicyWidens as error:
+            raise gates.refuse("overrides", error) from None
+        self._timeout(gates, request.timeout_ms, agent, "overrides")
+        gates.note("overrides", "what was asked for only narrows")
+        await self._budget(gates, task, 1)
+        await self._sandbox_there(gates, effective.policy)
+        return Admission("bounded", effective, tuple(gates.passed))
+
+    # --- the gates, in their order ----------------------------------------------------------------------------------
+
+    def _target(self, gates: Gates, name: str) -> AgentConfig:
+        try:
+            agent = self._config.agent(name)
+        except PawlError as error:
+            raise gates.refuse("agent", error) from None
+        if not agent.enabled:
+            raise gates.refuse(
+                "agent",
+                AgentDisabled(
+                    f"cannot delegate to {name}: it is disabled; set enabled = true in [agents.{name}]", agent=name
+                ),
+            )
+        gates.note("agent", f"{name} is known and enabled")
+        return agent
+
+    def _depth(self, gates: Gates, caller: Caller, policy: Policy, target: AgentConfig, own: Policy) -> None:
+        depth = caller.depth - 1
+        limits = (
+            (policy.max_depth, f"the policy of {caller.creator}"),
+            (own.max_depth, f"the policy of {target.name}"),
+        )
+        limit, whose = min(limits)
+        if depth >= limit:
+            raise gates.refuse(
+                "depth",
+                DepthExceeded(
+                    f"cannot delegate to {target.name}: the calling task has depth {depth}, and {whose} allows no "
+                    f"delegation from depth {limit} on; do the work here, or raise max_depth",
+                    depth=depth, limit=limit, agent=target.name,
+                ),
+            )  # fmt: skip
+        gates.note("depth", f"the calling task has depth {depth}, below the limit of {limit} ({whose})")
+
+    async def _budget(self, gates: Gates, task: Task, actions: int) -> None:
+        holders = await budget.look(self._reader, task.id, self._now_ms)
+        for holder in holders:
+            if holder.refuses_action(actions) or holder.refuses_cost:
+                try:
+                    await budget.refuse(self._reader, holder, actions, task.id, self._now_ms)
+                except PawlError as error:
+                    raise gates.refuse("budget", error) from None
+        gates.note("budget", _room(holders))
+
+    def _reach(self, gates: Gates, caller: Caller, target: AgentConfig) -> str:
+        agent = self._config.agents.get(caller.creator)
+        how = None if agent is None else reach(self._config, agent, target)
+        if how is None:
+            name = self._policy_name(caller.creator)
+            own = caller.creator == target.name
+            remedy = (
+                "`pawl spawn` runs it again, or name it"
+                if own
+                else f"{caller.creator} has the policy {name}, {target.name} has {target.policy}; name it"
+            )
+            raise gates.refuse(
+                "reach",
+                NotReachable(
+                    f"cannot delegate from {caller.creator} to {'itself' if own else target.name}: {remedy} in "
+                    f"delegates of [agents.{caller.creator}]",
+                    caller=caller.creator, caller_policy=name, agent=target.name, agent_policy=target.policy,
+                ),
+            )  # fmt: skip
+        gates.note("reach", f"{caller.creator} reaches {target.name} ({how.mode}): {how.why}")
+        return how.mode
+
+    def _narrowed(self, gates: Gates, own: Sourced, policy: Policy, caller: Caller) -> Sourced:
+        assert caller.task is not None
+        try:
+            effective = narrow(own, policy, f"agent {caller.creator}, task {caller.task.id}")
+        except PawlError as error:
+            raise gates.refuse("policy", error) from None
+        gates.note("policy", "its policy is cut down to the caller's")
+        return effective
+
+    def _wishes(
+        self, gates: Gates, request: Request, caller: Task, target: AgentConfig, policy: Policy, mode: str
+    ) -> None:
+        """What is asked for beyond the defaults: from inside it may only narrow."""
+        self._timeout(gates, request.timeout_ms, target, "wishes")
+        if request.priority > caller.priority:
+            raise gates.refuse(
+                "wishes",
+                PolicyWidens(
+                    f"cannot take the priority {request.priority}: the calling task has {caller.priority}, and what it "
+                    "starts may not go before it",
+                    field="priority", limit=caller.priority,
+                ),
+            )  # fmt: skip
+        if request.cwd is not None and policy.workspace is not None and not within(request.cwd, policy.workspace):
+            raise gates.refuse(
+                "wishes",
+                PolicyWidens(
+                    f"cannot work in {request.cwd}: it lies outside the workspace {policy.workspace}",
+                    field="cwd", limit=policy.workspace,
+                ),
+            )  # fmt: skip
+        foreign = sorted(set(request.env) - set(policy.env))
+        if mode == "independent" and foreign:
+            raise gates.refuse(
+                "wishes",
+                PolicyWidens(
+                    f"cannot set {', '.join(foreign)} for {target.name}: it works under its own policy, and a caller "
+                    f"may set only what stands in env of [policies.{target.policy}]",
+                    field="env", beyond=foreign,
+                ),
+            )  # fmt: skip
+        gates.note("wishes", "what was asked for beyond the defaults only narrows")
+
+    def _timeout(self, gates: Gates, timeout_ms: int | None, agent: AgentConfig, gate: str) -> None:
+        if timeout_ms is not None and timeout_ms > agent.timeout_ms:
+            raise gates.refuse(
+                gate,
+                PolicyWidens(
+                    f"cannot take a timeout of {duration_text(timeout_ms)}: a task of {agent.name} has "
+                    f"{duration_text(agent.timeout_ms)}, and from inside a task that can only be shortened",
+                    field="timeout", limit_s=agent.timeout_ms / 1000,
+                ),
+            )  # fmt: skip
+
+    async def _sandbox_there(self, gates: Gates, policy: Policy) -> None:
+        if policy.sandbox != "required":
+            return
+        offer = await self._sandbox()
+        if not offer.works:
+            raise gates.refuse("sandbox", no_sandbox(offer))
+        gates.note("sandbox", "this machine can make the sandbox that the policy requires")
+
+    def _policy_name(self, alias: str) -> str:
+        agent = self._config.agents.get(alias)
+        return "default" if agent is None else agent.policy
+
+
+def no_sandbox(offer: Offer) -> SandboxUnavailable:
+    """Why a task that requires a sandbox cannot start."""
+    return SandboxUnavailable(
+        f'cannot start it: its policy says sandbox = "required", and this machine makes none: {offer.reason}',
+        reason=offer.reason,
+    )
+
+
+def _room(holders: list[Holder]) -> str:
+    left = [each.max_actions - each.actions for each in holders if each.max_actions is not None]
+    return f"{min(left)} more actions fit into this hour" if left else "no budget limits it"
