@@ -91,7 +91,7 @@ def _task(call: Call, task: dict[str, Any]) -> list[str]:
     facts = [
         ("task", task["id"]),
         ("status", screen.status(task["status"]) + ("" if code is None else f", exit code {code}")),
-        ("error", clean(why(task) or "")),
+        ("reason" if task["status"] == "cancelled" else "error", clean(why(task) or "")),
         ("next", _next(call, task)),
         ("agent", f"{clean(task['agent'])} ({task['kind']}{_attempt(task)})"),
         ("prompt", _excerpt(task.get("prompt"))),

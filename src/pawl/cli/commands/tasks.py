@@ -69,6 +69,8 @@ def why(task: dict[str, Any]) -> str | None:
     error = task.get("error")
     if error:
         return str(error.get("message") or error.get("code"))
+    if task["status"] == "cancelled" and task.get("reason"):
+        return str(task["reason"])
     if task["status"] == "failed" and task.get("exit_code") is not None:
         return f"exit code {task['exit_code']}"
     return None
