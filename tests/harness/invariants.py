@@ -15,12 +15,14 @@ Which test shows which invariant of the design, beside this checker, which runs 
 | 8 a cancel leaves no process behind | line 26; ``test_b069_*``, ``test_b071_*``, ``test_b074_*`` |
 | 9 nothing accepted is dropped | lines 2, 17, 20; ``test_retries_go_on_*``, ``test_random_kill`` |
 | 10 everything has a bound in time and a driver | lines 6, 19, 28, 36, 37; ``test_b144_*``, ``test_b146_*`` |
+| 12 a child's policy, budget and reach are at most its parent's | ``_trees`` and ``_policies`` here; ``tests/policy`` |
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import sqlite3
 import stat
@@ -33,6 +35,7 @@ from pawl.control_plane.audit import entry_hash
 from pawl.control_plane.model import TASK, TERMINAL, Task
 from pawl.control_plane.store import RETRIED
 from pawl.home import Home
+from pawl.policy import Policy, beyond
 from pawl.runner import kernel
 from pawl.storage.database import read_only_uri
 
@@ -47,6 +50,7 @@ def broken(home: Home, *, running_allowed: bool = False) -> list[str]:
         tasks = [Task._make(row) for row in connection.execute("SELECT * FROM task ORDER BY seq")]
         found = [line for task in tasks for line in _task(home, task, running_allowed)]
         found += _intents(connection) + _counts(connection, tasks) + _audit(connection, tasks) + _retries(tasks)
+        found += _trees(tasks) + _viewers(connection, tasks) + _policies(connection, tasks)
         if connection.execute("PRAGMA quick_check").fetchone()[0] != "ok":
             found.append("the database is damaged")
     finally:
@@ -102,6 +106,63 @@ def _task(home: Home, task: Task, running_allowed: bool) -> list[str]:
     return found
 
 
+def _trees(tasks: list[Task]) -> list[str]:
+    """Nothing lives below what was cancelled, and no sub-agent without its parent."""
+    found = []
+    by_id = {task.id: task for task in tasks}
+    for task in tasks:
+        above = by_id.get(task.parent_id or "")
+        if task.ended or above is None:
+            continue
+        if task.kind == "subagent" and above.ended:
+            found.append(f"{task.id} is a sub-agent of {above.id}, which is {above.status}, and lives")
+        while above is not None:
+            if above.status == "cancelled" and (above.finished_at_ms or 0) > task.created_at_ms:
+                found.append(f"{task.id} lives below {above.id}, which was cancelled")
+            above = by_id.get(above.parent_id or "")
+    return found
+
+
+def _viewers(connection: sqlite3.Connection, tasks: list[Task]) -> list[str]:
+    """The index of who may see a task says what the rows say."""
+    stored: dict[int, set[str]] = {}
+    for alias, seq in connection.execute("SELECT alias, task_seq FROM task_viewer"):
+        stored.setdefault(seq, set()).add(alias)
+    by_id = {task.id: task for task in tasks}
+
+    def real(task: Task) -> set[str]:
+        parent = by_id.get(task.parent_id or "")
+        if task.kind == "subagent" and parent is not None:
+            return {parent.agent} | real(parent)
+        with contextlib.suppress(ValueError):
+            return set() if task.creator in (None, "operator") else {task.creator, *json.loads(task.chain)}
+        return stored.get(task.seq, set())
+
+    return [
+        f"{task.id} exists for {sorted(stored.get(task.seq, set()))}, by its row for {sorted(real(task))}"
+        for task in tasks
+        if stored.get(task.seq, set()) != real(task)
+    ]
+
+
+def _policies(connection: sqlite3.Connection, tasks: list[Task]) -> list[str]:
+    """Each recorded policy is there under its digest, and a bounded one is at most its parent's."""
+    found = []
+    policies: dict[str, Policy] = {}
+    for sha256, document in connection.execute("SELECT sha256, document FROM policy"):
+        if hashlib.sha256(document.encode()).hexdigest() != sha256:
+            found.append(f"the policy {sha256} has another digest")
+        policies[sha256] = Policy.parse(document)
+    by_id = {task.id: task for task in tasks}
+    for task in tasks:
+        parent = by_id.get(task.parent_id or "")
+        if task.mode == "bounded" and parent is not None and task.policy_sha256 and parent.policy_sha256:
+            wider = beyond(policies[task.policy_sha256], policies[parent.policy_sha256])
+            if wider:
+                found.append(f"{task.id} may do more than its parent {parent.id}: {wider}")
+    return found
+
+
 def _intents(connection: sqlite3.Connection) -> list[str]:
     rows = connection.execute(
         "SELECT i.task_id, t.status FROM settlement_intent i JOIN task t ON t.id = i.task_id "
@@ -141,6 +202,7 @@ def _audit(connection: sqlite3.Connection, tasks: list[Task]) -> list[str]:
 def _retries(tasks: list[Task]) -> list[str]:
     """A task that ran and may be tried again has its next attempt, once it is over and done with."""
     retried = {task.retry_of for task in tasks}
+    cancelled = {task.id for task in tasks if task.status == "cancelled"}
     return [
         f"{task.id} is {task.status}, has {task.retries_left} retries left and is not tried again"
         for task in tasks
@@ -149,7 +211,19 @@ def _retries(tasks: list[Task]) -> list[str]:
         and task.started_at_ms
         and task.cleanup != "pending"
         and task.id not in retried
+        and not _above(task, tasks) & cancelled
     ]
+
+
+def _above(task: Task, tasks: list[Task]) -> set[str]:
+    """The ids of all tasks above one."""
+    parents = {each.id: each.parent_id for each in tasks}
+    found: set[str] = set()
+    above = task.parent_id
+    while above is not None and above not in found:
+        found.add(above)
+        above = parents.get(above)
+    return found
 
 
 def _artifacts(home: Home) -> list[str]:
