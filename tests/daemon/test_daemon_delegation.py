@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trees import TEAM, call, config, plan, refused, run
 
 from harness import rows
 from harness.client import Refused
 from harness.daemon import CONFIG, Daemon, until
 from harness.fixtures import Ran, gate
+from harness.trees import TEAM, call, config, plan, refused, run
 
 
 def tasks_by_agent(daemon: Daemon) -> dict[str, list[rows.Task]]:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trees import TEAM, call, config, plan
 
 from harness import rows
 from harness.daemon import Daemon, until
 from harness.fixtures import Ran, gate
 from harness.invariants import processes_of
+from harness.trees import TEAM, call, config, plan
 
 _HOLD = "exec sleep 600"
 _TEAM = TEAM.replace('"one"]', '"one"]\ntimeout = "10m"')

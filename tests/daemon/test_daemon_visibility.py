@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trees import call, config, plan, run
 
 from harness import rows
 from harness.daemon import Daemon, until
 from harness.fixtures import Ran, gate
+from harness.trees import call, config, plan, run
 from pawl.ids import new_id
 
 _LOOK = ("status", "result", "logs", "wait", "why", "cancel")

@@ -19,7 +19,7 @@ LabelValue = Annotated[str, StringConstraints(max_length=200)]
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")]
 Text = Annotated[str, StringConstraints(max_length=4096)]
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
-Agent = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+Agent = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=64)]
 TOOL = r"^[A-Za-z0-9_][A-Za-z0-9_.:*()/@+ -]*$"
 Tool = Annotated[str, StringConstraints(max_length=200, pattern=TOOL)]
 Tools = Annotated[list[Tool], Field(max_length=1000)]
