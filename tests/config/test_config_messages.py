@@ -74,6 +74,31 @@ CASES = [
         '[agents.a]\ncommand = ["x", "{model}"]\n',
         ("agents.a.command", 2, 'asks for {model}, and this agent has none; set model = "NAME"', None),
     ),
+    # a placeholder whose policy or model is misspelt has that one fault
+    (
+        '[agents.a]\ncommand = ["{allowed_tools}"]\npolicy = 1979-05-27\n',
+        ("agents.a.policy", 3, "found a date or time, expected text in quotes", None),
+    ),
+    (
+        '[agents.a]\ncommand = ["{allowed_tools}"]\npolicy = "wrok"\n[policies.work]\nallowed_tools = []\n',
+        ("agents.a.policy", 3, 'there is no policy "wrok"; did you mean "work"?', "work"),
+    ),
+    (
+        '[agents.a]\ncommand = ["{allowed_tools}"]\npolcy = "p"\n[policies.p]\nallowed_tools = []\n',
+        ("agents.a.polcy", 3, 'unknown key; did you mean "policy"?', "policy"),
+    ),
+    (
+        '[agents.a]\ncommand = ["{allowed_tools}"]\npolicy = "p"\n[policies.p]\nallowd_tools = []\n',
+        ("policies.p.allowd_tools", 5, 'unknown key; did you mean "allowed_tools"?', "allowed_tools"),
+    ),
+    (
+        '[agents.a]\ncommand = ["{model}"]\nmodl = "m"\n',
+        ("agents.a.modl", 3, 'unknown key; did you mean "model"?', "model"),
+    ),
+    (
+        '[agents.a]\ncommand = ["{model}"]\nmodel = ""\n',
+        ("agents.a.command", 2, 'asks for {model}, and this agent has none; set model = "NAME"', None),
+    ),
     # wrong types
     ("daemon = 1\n", ("daemon", 1, "found 1, expected a table", None)),
     ('[agents]\na = "x"\n', ("agents.a", 2, 'found "x", expected a table', None)),

@@ -143,6 +143,39 @@ def test_a_policy_survives_its_text(policy: Policy) -> None:
             Policy.parse(broken)
 
 
+def test_only_the_canonical_text_is_read() -> None:
+    """Whatever is read has the digest of its text: no other order, no key twice, no list that is not normal."""
+    text = WIDEST.document
+
+    assert text.startswith('{"allowed_tools":null,"always_ask":[],"cpu_ms":null,')
+    for other in (
+        text.replace(",", ", "), text.replace('["HOME","PATH"]', '["PATH","HOME"]'),
+        text.replace('"max_depth":9', '"max_depth":1,"max_depth":9'), "[" * 100_000,
+        WIDEST._replace(allowed_tools=("x",), denied_tools=("x",)).document,
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="policy"):
+            Policy.parse(other)
+
+
+def test_what_is_denied_on_top_is_allowed_no_more() -> None:
+    """The list of what is allowed loses it, as does that of what is asked about, and both say so."""
+    base = WIDEST._replace(allowed_tools=("Read", "Web"), always_ask=("Web",))
+
+    done = override(sourced(base), Overrides(deny_tools=("Web",)))
+
+    assert (done.policy.allowed_tools, done.policy.always_ask) == (("Read",), ())
+    assert done.policy == done.policy.normal()
+    assert done.sources["allowed_tools"] == done.sources["always_ask"] == "somewhere, without what was taken away"
+
+
+def test_what_must_be_asked_for_is_kept() -> None:
+    """Also where it is not among the allowed tools: a name may be a part of another, and then nobody would be asked."""
+    policy = WIDEST._replace(allowed_tools=("Bash",), always_ask=("Bash(rm:*)", "Web"), denied_tools=("Web",)).normal()
+
+    assert policy.always_ask == ("Bash(rm:*)",)
+    assert cut(policy, WIDEST._replace(allowed_tools=())).always_ask == ("Bash(rm:*)",)
+
+
 _overrides = st.builds(
     Overrides,
     allow_tools=st.one_of(st.none(), _tools),

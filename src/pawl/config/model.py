@@ -171,12 +171,14 @@ def _unfilled(name: str, agent: dict[str, Any], policies: dict[str, Any]) -> Ite
     command = agent.get("command")
     words = [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
     asked = {found for word in words for found in PLACEHOLDER.findall(word)}
-    policy = agent.get("policy", DEFAULT_POLICY)
-    section = policies.get(policy) if isinstance(policy, str) else None
-    if "allowed_tools" in asked and not (isinstance(section, dict) and "allowed_tools" in section):
+    meant = AgentConfig.as_meant(agent)
+    policy = meant.get("policy", DEFAULT_POLICY)
+    section = {DEFAULT_POLICY: {}, **policies}.get(policy) if isinstance(policy, str) else None
+    # A policy that is misspelt, unknown or no table has a fault of its own, which says what is wrong.
+    if "allowed_tools" in asked and isinstance(section, dict) and "allowed_tools" not in PolicyConfig.as_meant(section):
         text = f"asks for {{allowed_tools}}, and the policy {quoted(policy)} allows every tool; set allowed_tools there"
         yield Slip(("agents", name, "command"), text)
-    if "model" in asked and "model" not in agent:
+    if "model" in asked and meant.get("model", "") == "":
         yield Slip(("agents", name, "command"), 'asks for {model}, and this agent has none; set model = "NAME"')
 
 

@@ -213,9 +213,9 @@ WITH RECURSIVE holder (id, agent, budget_id, mode, parent_id, policy_sha256, dis
   FROM holder h JOIN task t ON t.id = h.parent_id WHERE h.mode = 'bounded')
 SELECT h.id, h.agent, h.budget_id,
   json_extract(p.document, '$.max_actions_per_hour'), json_extract(p.document, '$.max_cost_per_day_micros'),
-  (SELECT coalesce(sum(s.amount), 0) FROM spent s
+  (SELECT CAST(total(s.amount) AS INTEGER) FROM spent s
     WHERE s.holder_id = h.budget_id AND s.what = 'action' AND s.at_ms > :now - 3600000),
-  (SELECT coalesce(sum(s.amount), 0) FROM spent s
+  (SELECT CAST(total(s.amount) AS INTEGER) FROM spent s
     WHERE s.holder_id = h.budget_id AND s.what = 'cost' AND s.at_ms > :now - 86400000)
 FROM holder h LEFT JOIN policy p ON p.sha256 = h.policy_sha256 ORDER BY h.distance;
 
@@ -233,7 +233,8 @@ INSERT INTO usage (task_id, at_ms, tokens, cost_micros, model, request_key) VALU
 ON CONFLICT DO NOTHING;
 
 -- name: usage_by_model
-SELECT model, sum(tokens), sum(cost_micros) FROM usage WHERE task_id = ? GROUP BY model ORDER BY model;
+-- total and not sum: that raises where a program reports more than an integer holds
+SELECT model, CAST(total(tokens) AS INTEGER), CAST(total(cost_micros) AS INTEGER) FROM usage WHERE task_id = ? GROUP BY model ORDER BY model;
 
 -- name: record_usage
 UPDATE task SET usage = ? WHERE id = ?;
@@ -241,7 +242,7 @@ UPDATE task SET usage = ? WHERE id = ?;
 -- name: usage_of_tree
 WITH RECURSIVE tree (id) AS (
   SELECT :id UNION SELECT t.id FROM tree b CROSS JOIN task t INDEXED BY task_parent ON t.parent_id = b.id)
-SELECT count(DISTINCT tree.id), coalesce(sum(u.tokens), 0), coalesce(sum(u.cost_micros), 0)
+SELECT count(DISTINCT tree.id), CAST(total(u.tokens) AS INTEGER), CAST(total(u.cost_micros) AS INTEGER)
 FROM tree LEFT JOIN usage u ON u.task_id = tree.id;
 
 -- name: record_progress
@@ -266,6 +267,10 @@ SELECT 1 FROM above a JOIN task t ON t.id = a.id WHERE t.status = 'cancelled' AN
 
 -- name: first_event
 SELECT * FROM event INDEXED BY event_subject WHERE subject_id = ? AND seq > 0 AND event = 'submitted' ORDER BY seq LIMIT 1;
+
+-- name: unsandboxed
+SELECT * FROM event INDEXED BY event_subject WHERE subject_id = ? AND seq > 0 AND event = 'unsandboxed'
+ORDER BY seq LIMIT 1;
 
 -- name: list
 -- newest first; a NULL parameter asks for nothing

@@ -212,6 +212,11 @@ def take_over(
     return task
 
 
+def note(tx: Transaction, task_id: str, event: str, reason: str) -> None:
+    """Tell the audit log something about a task that changes none of its columns."""
+    audit.record(tx, actor=DAEMON, subject=("task", task_id), event=event, reason=reason)
+
+
 def record_policy(tx: Transaction, task_id: str, policy: PolicyText) -> None:
     """Remember under which policy a task starts, where that is not the one it was admitted under."""
     tx.execute(Q.insert_policy, policy)

@@ -31,6 +31,7 @@ from pawl.home import Home
 from pawl.ipc.server import Server
 from pawl.log import logger
 from pawl.runner.identity import own_identity
+from pawl.runner.sandbox import Offer
 from pawl.storage import ArtifactStore, Database, Reader, Transaction, Writer
 from pawl.timers import Timers
 from pawl.values import rfc3339
@@ -53,6 +54,7 @@ class App:
         self._cancel_soon: asyncio.Task[None] | None = None
         self._opened: list[Callable[[], Awaitable[None]]] = []  # how to close what is open, in the order of opening
         self._bad_reload: str | None = None
+        self._probe: asyncio.Task[Offer] | None = None  # of what this machine offers in sandboxes
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -131,6 +133,8 @@ class App:
             dict.fromkeys(KINDS, self.delegation.plan), self.delegation.slots_of, self.delegation.max_output_of
         )
         self.plane.configure(settings, roster)
+        if any(policy.sandbox != "off" for policy in self.config.policies.values()):
+            self._probe = asyncio.get_running_loop().create_task(self.delegation.sandbox_offer())
 
     # --- while it runs ----------------------------------------------------------------------------------------------
 
@@ -189,6 +193,12 @@ class App:
         if self.config.cron:
             message = f"{len(self.config.cron)} cron jobs are declared; this version does not run them"
             found.append(_finding("cron_not_available", message, "config.toml"))
+        offer = self.delegation.offer
+        for name, policy in self.config.policies.items():
+            if policy.sandbox != "off" and offer is not None and not offer.works:
+                word = "does not start" if policy.sandbox == "required" else "runs without"
+                message = f"its work {word}, for this machine makes no sandbox: {offer.reason}"
+                found.append(_finding("sandbox_missing", message, f"[policies.{name}]"))
         free = shutil.disk_usage(self.home.path).free
         if free < _DISK_FREE_BYTES_MIN:
             found.append(_finding("disk_nearly_full", f"only {free // 1024**2} MiB are free", self.home.path))

@@ -19,7 +19,8 @@ class Policy(NamedTuple):
     """What a task may do. None: no limit; for ``allowed_tools`` every tool, for ``workspace`` any directory.
 
     Made by ``normal``, so that equal meaning is an equal value: lists are sorted, and ``allowed_tools`` and
-    ``always_ask`` hold nothing that is denied.
+    ``always_ask`` hold nothing that is denied. What must be asked for need not be among the allowed tools: names are
+    the agents' own, and one may be a part of another (``Bash(rm:*)`` of ``Bash``).
     """
 
     delegation: str
@@ -43,12 +44,11 @@ class Policy(NamedTuple):
         """The same in its one normal form."""
         denied = set(self.denied_tools)
         allowed = None if self.allowed_tools is None else tuple(sorted(set(self.allowed_tools) - denied))
-        ask = {tool for tool in self.always_ask if tool not in denied and (allowed is None or tool in allowed)}
         return self._replace(
             env=tuple(sorted(set(self.env))),
             allowed_tools=allowed,
             denied_tools=tuple(sorted(denied)),
-            always_ask=tuple(sorted(ask)),
+            always_ask=tuple(sorted(set(self.always_ask) - denied)),
         )
 
     @property
@@ -63,15 +63,24 @@ class Policy(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Policy:
-        """Read such a text. Raises ValueError, naming what is wrong with it."""
-        found = json.loads(text)
+        """Read such a text; its digest is the policy's. Raises ValueError, naming what is wrong with it.
+
+        A field that joins later needs a value here for the texts that lack it.
+        """
+        try:
+            found = json.loads(text)
+        except RecursionError:
+            raise ValueError("a policy does not nest") from None
         if not isinstance(found, dict) or set(found) != set(cls._fields):
             raise ValueError("a policy has exactly the keys " + ", ".join(cls._fields))
         for name, value in found.items():
             if not _fits(name, value):
                 raise ValueError(f"a policy cannot have {name} = {value!r}")
         values: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in found.items()}
-        return cls(**values)
+        policy = cls(**values)
+        if policy.normal().document != text:
+            raise ValueError("a policy is written in its canonical form only")
+        return policy
 
     def public(self) -> dict[str, Any]:
         """As JSON shows it: durations in seconds, cost in whole units."""

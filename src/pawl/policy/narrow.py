@@ -73,7 +73,11 @@ def override(base: Sourced, asked: Overrides) -> Sourced:
             )  # fmt: skip
         policy = policy._replace(max_actions_per_hour=asked.max_actions)
         sources["max_actions_per_hour"] = "asked for (--max-actions)"
-    return Sourced(policy.normal(), sources)
+    normal = policy.normal()
+    for field in ("allowed_tools", "always_ask"):  # what is denied is no longer allowed, nor asked about
+        if getattr(normal, field) != getattr(policy, field):
+            sources[field] = f"{sources.get(field, 'before')}, without what was taken away"
+    return Sourced(normal, sources)
 
 
 def beyond(inner: Policy, outer: Policy) -> list[str]:

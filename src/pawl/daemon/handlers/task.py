@@ -219,7 +219,8 @@ async def logs(app: App, call: Call, params: messages.Logs) -> dict[str, Any]:
     sent = 0
     delay_ms = _LOG_POLL_FIRST_MS
     if params.follow:
-        await app.plane.begun(task)
+        with _lending(app, call.caller):
+            await app.plane.begun(task)
     ended = asyncio.ensure_future(app.plane.wait(task)) if params.follow else None
     try:
         while True:
@@ -234,10 +235,9 @@ async def logs(app: App, call: Call, params: messages.Logs) -> dict[str, Any]:
                 break
             delay_ms = _LOG_POLL_FIRST_MS if fresh else min(delay_ms * 2, _LOG_POLL_MAX_MS)
             assert ended is not None
-            await asyncio.wait(
-                {ended, pause := asyncio.ensure_future(app.timers.sleep(delay_ms))},
-                return_when="FIRST_COMPLETED",
-            )
+            pause = asyncio.ensure_future(app.timers.sleep(delay_ms))
+            with _lending(app, call.caller):
+                await asyncio.wait({ended, pause}, return_when="FIRST_COMPLETED")
             pause.cancel()
     finally:
         if ended is not None:

@@ -7,6 +7,7 @@ it asks for beyond the defaults, which may only narrow. The operator passes all 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -29,7 +30,7 @@ from pawl.errors import (
     SpawnDenied,
     SpawnNested,
 )
-from pawl.policy import Policy, Sourced, narrow, of, override
+from pawl.policy import Policy, Sourced, narrow, override
 from pawl.policy.narrow import within
 from pawl.runner.sandbox import Offer
 from pawl.storage import Reader
@@ -58,18 +59,22 @@ class Admitting:
     """What the gates need to know of the world."""
 
     def __init__(
-        self, config: Config, reader: Reader, now_ms: int, sandbox: Callable[[], Awaitable[Offer]]
+        self, config: Config, reader: Reader, now_ms: int, sandbox: Callable[[], Awaitable[Offer]],
+        configured: Callable[[str], Sourced | None], spool: str,
     ) -> None:  # fmt: skip
         self._config = config
         self._reader = reader
         self._now_ms = now_ms
         self._sandbox = sandbox
+        self._configured = configured
+        self._spool = spool
 
     async def delegate(self, request: Request, caller: Caller, policy: Policy | None, actions: int) -> Admission:
         """``policy``: the one that the calling task runs under; ``actions``: what the whole call takes."""
         gates = Gates()
         target = self._target(gates, request.agent)
-        own = of(self._config, target.name)
+        own = self._configured(target.name)
+        assert own is not None, "the gate before has found the agent"
         if caller.task is None or policy is None:
             await self._sandbox_there(gates, own.policy)
             return Admission(None, own, ())
@@ -98,6 +103,7 @@ class Admitting:
             )  # fmt: skip
         gates.note("approval", "nothing it may use needs a person's approval" if mode == "independent" else "bounded")
         effective = own if mode == "independent" else self._narrowed(gates, own, policy, caller)
+        self._inputs(gates, request, caller.task, policy)
         self._wishes(gates, request, caller.task, target, effective.policy, mode)
         await self._sandbox_there(gates, effective.policy)
         return Admission(mode, effective, tuple(gates.passed))
@@ -215,6 +221,22 @@ class Admitting:
             raise gates.refuse("policy", error) from None
         gates.note("policy", "its policy is cut down to the caller's")
         return effective
+
+    def _inputs(self, gates: Gates, request: Request, caller: Task, policy: Policy) -> None:
+        """A program in a sandbox sees other files than the daemon, which would read them for it."""
+        if policy.sandbox == "off":
+            return
+        own = [os.path.join(self._spool, caller.id), *([policy.workspace] if policy.workspace else [])]
+        beyond = [path for path in request.inputs if not any(within(path, each) for each in own)]
+        if beyond:
+            raise gates.refuse(
+                "wishes",
+                PolicyWidens(
+                    f"cannot take the input {beyond[0]}: a task in a sandbox hands over files of its workspace "
+                    "and of its own directory (PAWL_TASK_DIR) only",
+                    field="inputs", beyond=beyond,
+                ),
+            )  # fmt: skip
 
     def _wishes(
         self, gates: Gates, request: Request, caller: Task, target: AgentConfig, policy: Policy, mode: str

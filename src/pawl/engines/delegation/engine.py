@@ -30,6 +30,7 @@ from pawl.storage import Artifact
 
 log = logger("delegation")
 KINDS = ("delegate", "subagent")
+_POLICIES_KEPT = 1000
 _REMEMBERED = (RefusedByPolicy, AgentDisabled)  # an unknown name is none of ours, and there are too many of them
 
 
@@ -39,7 +40,10 @@ class Delegation:
     def __init__(self, plane: ControlPlane, config: Callable[[], Config]) -> None:
         self._plane = plane
         self._config = config
-        self._policies: dict[str, Policy] = {}  # those that were read, by digest
+        self._policies: dict[str, Policy] = {}  # those that were read or made, by digest
+        self._texts: dict[Policy, PolicyText] = {}
+        self._own: dict[str, Sourced] = {}  # what the configuration below gives each agent's work
+        self._own_of: Config | None = None
         self._offer: Offer | None = None
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -138,7 +142,11 @@ class Delegation:
     def configured(self, agent: str) -> Sourced | None:
         """What the configuration in force says to an agent's work; None where there is no such agent."""
         config = self._config()
-        return of(config, agent) if agent in config.agents else None
+        if config is not self._own_of:
+            self._own_of, self._own = config, {}
+        if agent not in self._own and agent in config.agents:
+            self._own[agent] = of(config, agent)
+        return self._own.get(agent)
 
     async def _text(self, task: Task) -> Policy | None:
         if task.policy_sha256 is None:
@@ -146,8 +154,19 @@ class Delegation:
         if task.policy_sha256 not in self._policies:
             found = await self._plane.policy_text(task)
             assert found is not None
-            self._policies[found.sha256] = Policy.parse(found.document)
+            self._stored(Policy.parse(found.document))
         return self._policies[task.policy_sha256]
+
+    def _stored(self, policy: Policy) -> PolicyText:
+        """A policy as it is stored. What was read or made is remembered, within bounds: a program may ask for ever new
+        ones."""
+        if policy not in self._texts:
+            if len(self._texts) >= _POLICIES_KEPT:
+                self._texts.clear()
+                self._policies.clear()
+            self._texts[policy] = PolicyText(policy.sha256, policy.document)
+            self._policies[self._texts[policy].sha256] = policy
+        return self._texts[policy]
 
     async def _policy_of_caller(self, caller: Caller) -> Policy | None:
         if caller.task is None:
@@ -164,7 +183,14 @@ class Delegation:
 
     def _admitting(self) -> Admitting:
         now_ms = self._plane.timers.clock.wall_ms()
-        return Admitting(self._config(), self._plane.reader, now_ms, self.sandbox_offer)
+        return Admitting(
+            self._config(), self._plane.reader, now_ms, self.sandbox_offer, self.configured, self._plane.home.spool
+        )
+
+    @property
+    def offer(self) -> Offer | None:
+        """What this machine was found to offer in sandboxes; None where nobody has asked yet."""
+        return self._offer
 
     async def sandbox_offer(self) -> Offer:
         """What this machine offers in sandboxes. What works is asked once; what does not may have been mended."""
@@ -186,7 +212,10 @@ class Delegation:
         if agent.prompt == "argument" and b"\0" in task.prompt:
             return Refusal("prompt_not_an_argument", "the prompt holds a zero byte, which no argument can")
         admitted = await self.policy_of(task)
-        policy = narrow(Sourced(admitted, {}), of(config, task.agent).policy, "the configuration in force").policy
+        own = self.configured(task.agent)
+        policy = admitted
+        if own is not None and own.policy != admitted:
+            policy = narrow(Sourced(admitted, {}), own.policy, "the configuration in force").policy
         cwd = task.cwd or policy.workspace
         env = program.environment(
             task, spool, self._plane.home, agent, policy, cwd or "", json.loads(task.env), os.environ
@@ -203,7 +232,7 @@ class Delegation:
             max_output_bytes=policy.max_output_bytes,
             limits=program.limits(policy),
             wrapper=await self._wrapper(policy, spool, cwd, argv, env["PATH"]),
-            policy=None if policy.sha256 == task.policy_sha256 else PolicyText(policy.sha256, policy.document),
+            policy=None if policy == admitted and task.policy_sha256 is not None else self._stored(policy),
         )
 
     async def max_output_of(self, task: Task) -> int:
@@ -228,9 +257,8 @@ class Delegation:
         if not offer.works or offer.program is None:
             if policy.sandbox == "required":
                 raise no_sandbox(offer)
-            log.warning(
-                "a task runs without the sandbox that its policy prefers", task=spool.task_id, reason=offer.reason
-            )
+            # not silently: `pawl why` and the audit log tell of it
+            await self._plane.writer.submit(store.note, spool.task_id, "unsandboxed", offer.reason)
             return ()
         if policy.workspace is not None and not os.path.isdir(policy.workspace):
             raise no_sandbox(offer._replace(reason=f"the workspace {policy.workspace} is not there"))
@@ -311,11 +339,6 @@ class Delegation:
             actions=1,
             why=admission.gates,
         )
-
-    def _stored(self, policy: Policy) -> PolicyText:
-        text = PolicyText(policy.sha256, policy.document)
-        self._policies[text.sha256] = policy
-        return text
 
     async def _parent(self, request: Request, caller: Caller) -> str | None:
         """What a new task hangs below: the calling task, whatever it says; the operator may name any."""

@@ -10,6 +10,7 @@ from pawl.control_plane.engine import ControlPlane
 from pawl.control_plane.model import Task
 from pawl.control_plane.statements import Q
 from pawl.engines.delegation.engine import Delegation
+from pawl.errors import PolicyDisjoint
 from pawl.policy import Policy, Sourced, narrow
 from pawl.policy.model import public_name
 from pawl.values import duration_text, rfc3339
@@ -24,7 +25,7 @@ async def explain(plane: ControlPlane, delegation: Delegation, task: Task) -> di
         "kind": "task",
         "agent": task.agent,
         "status": task.status,
-        "steps": [*await _admission(plane, task), *_course(plane, delegation, task)],
+        "steps": [*await _admission(plane, task), *await _sandbox(plane, task), *_course(plane, task)],
         "policy": await _policy(plane, delegation, task),
         "refusals": await _refusals(plane, task),
     }
@@ -42,7 +43,14 @@ async def _admission(plane: ControlPlane, task: Task) -> list[dict[str, Any]]:
     return [_step("caller", "skipped", "its row is older than the record of gates")]
 
 
-def _course(plane: ControlPlane, delegation: Delegation, task: Task) -> list[dict[str, Any]]:
+async def _sandbox(plane: ControlPlane, task: Task) -> list[dict[str, Any]]:
+    row = await plane.reader.one(Q.unsandboxed, (task.id,))
+    if row is None:
+        return []
+    return [_step("sandbox", "skipped", f"it runs without the one that its policy prefers: {Event._make(row).reason}")]
+
+
+def _course(plane: ControlPlane, task: Task) -> list[dict[str, Any]]:
     """What came after its admission."""
     steps = []
     if task.status == "queued":
@@ -83,13 +91,24 @@ async def _sources(plane: ControlPlane, delegation: Delegation, task: Task, poli
 
 def _source(field: str, policy: Policy, own: Sourced | None, above: Policy | None, task: Task) -> str:
     value = getattr(policy, field)
+    if task.kind == "subagent" and above is not None and getattr(above, field) == value:
+        return f"its parent's (task {task.parent_id})"
     if own is not None and getattr(own.policy, field) == value:
         return own.sources[field]
     if above is not None and getattr(above, field) == value:
         return f"its caller's (task {task.parent_id})"
-    if own is not None and above is not None and getattr(narrow(own, above, "").policy, field) == value:
+    if task.kind == "subagent":
+        return f"its parent's (task {task.parent_id}), narrowed as it was asked for"
+    if own is not None and above is not None and _both_allow(own, above, field, value):
         return f"what both its own policy and its caller's allow (task {task.parent_id})"
-    return "as it was asked for or configured when it started; the configuration says otherwise now"
+    return "as it was configured when it was admitted or started; the configuration says otherwise now"
+
+
+def _both_allow(own: Sourced, above: Policy, field: str, value: Any) -> bool:
+    try:
+        return bool(getattr(narrow(own, above, "").policy, field) == value)
+    except PolicyDisjoint:  # a workspace was moved since
+        return False
 
 
 async def _refusals(plane: ControlPlane, task: Task) -> list[dict[str, Any]]:
