@@ -101,10 +101,11 @@ class Admitting:
                     agent=target.name, always_ask=list(own.policy.always_ask),
                 ),
             )  # fmt: skip
-        gates.note("approval", "nothing it may use needs a person's approval" if mode == "independent" else "bounded")
+        if mode == "independent":
+            gates.note("approval", "nothing that it may use needs a person's approval")
         effective = own if mode == "independent" else self._narrowed(gates, own, policy, caller)
         self._inputs(gates, request, caller.task, policy)
-        self._wishes(gates, request, caller.task, target, effective.policy, mode)
+        self._request(gates, request, caller.task, target, effective.policy, mode)
         await self._sandbox_there(gates, effective.policy)
         return Admission(mode, effective, tuple(gates.passed))
 
@@ -230,7 +231,7 @@ class Admitting:
         beyond = [path for path in request.inputs if not any(within(path, each) for each in own)]
         if beyond:
             raise gates.refuse(
-                "wishes",
+                "request",
                 PolicyWidens(
                     f"cannot take the input {beyond[0]}: a task in a sandbox hands over files of its workspace "
                     "and of its own directory (PAWL_TASK_DIR) only",
@@ -238,14 +239,14 @@ class Admitting:
                 ),
             )  # fmt: skip
 
-    def _wishes(
+    def _request(
         self, gates: Gates, request: Request, caller: Task, target: AgentConfig, policy: Policy, mode: str
     ) -> None:
         """What is asked for beyond the defaults: from inside it may only narrow."""
-        self._timeout(gates, request.timeout_ms, target, "wishes")
+        self._timeout(gates, request.timeout_ms, target, "request")
         if request.priority > caller.priority:
             raise gates.refuse(
-                "wishes",
+                "request",
                 PolicyWidens(
                     f"cannot take the priority {request.priority}: the calling task has {caller.priority}, and what it "
                     "starts may not go before it",
@@ -254,7 +255,7 @@ class Admitting:
             )  # fmt: skip
         if request.cwd is not None and policy.workspace is not None and not within(request.cwd, policy.workspace):
             raise gates.refuse(
-                "wishes",
+                "request",
                 PolicyWidens(
                     f"cannot work in {request.cwd}: it lies outside the workspace {policy.workspace}",
                     field="cwd", limit=policy.workspace,
@@ -263,14 +264,14 @@ class Admitting:
         foreign = sorted(set(request.env) - set(policy.env))
         if mode == "independent" and foreign:
             raise gates.refuse(
-                "wishes",
+                "request",
                 PolicyWidens(
                     f"cannot set {', '.join(foreign)} for {target.name}: it works under its own policy, and a caller "
                     f"may set only what stands in env of [policies.{target.policy}]",
                     field="env", beyond=foreign,
                 ),
             )  # fmt: skip
-        gates.note("wishes", "what was asked for beyond the defaults only narrows")
+        gates.note("request", "what was asked for beyond the defaults only narrows")
 
     def _timeout(self, gates: Gates, timeout_ms: int | None, agent: AgentConfig, gate: str) -> None:
         if timeout_ms is not None and timeout_ms > agent.timeout_ms:

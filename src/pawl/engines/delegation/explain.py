@@ -16,6 +16,7 @@ from pawl.policy.model import public_name
 from pawl.values import duration_text, rfc3339
 
 _REFUSALS_MAX = 100
+_SHORT = 18  # its time in milliseconds and twelve random bits
 
 
 async def explain(plane: ControlPlane, delegation: Delegation, task: Task) -> dict[str, Any]:
@@ -92,15 +93,15 @@ async def _sources(plane: ControlPlane, delegation: Delegation, task: Task, poli
 def _source(field: str, policy: Policy, own: Sourced | None, above: Policy | None, task: Task) -> str:
     value = getattr(policy, field)
     if task.kind == "subagent" and above is not None and getattr(above, field) == value:
-        return f"its parent's (task {task.parent_id})"
+        return f"its parent's (task {_short(task.parent_id)})"
     if own is not None and getattr(own.policy, field) == value:
         return own.sources[field]
     if above is not None and getattr(above, field) == value:
-        return f"its caller's (task {task.parent_id})"
+        return f"its caller's (task {_short(task.parent_id)})"
     if task.kind == "subagent":
-        return f"its parent's (task {task.parent_id}), narrowed as it was asked for"
+        return f"its parent's (task {_short(task.parent_id)}), narrowed as it was asked for"
     if own is not None and above is not None and _both_allow(own, above, field, value):
-        return f"what both its own policy and its caller's allow (task {task.parent_id})"
+        return f"what both its own policy and its caller's allow (task {_short(task.parent_id)})"
     return "as it was configured when it was admitted or started; the configuration says otherwise now"
 
 
@@ -121,6 +122,11 @@ async def _refusals(plane: ControlPlane, task: Task) -> list[dict[str, Any]]:
             "message": event.reason, "steps": details.get("gates", []),
         })  # fmt: skip
     return found
+
+
+def _short(task_id: str | None) -> str:
+    """As much of an id as tells a task apart, for texts that stand in narrow columns."""
+    return (task_id or "")[:_SHORT]
 
 
 def _step(gate: str, outcome: str, message: str) -> dict[str, Any]:
