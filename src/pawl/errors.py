@@ -158,6 +158,12 @@ class AgentNotFound(NotFound):
     code = "agent_not_found"
 
 
+class CronJobNotFound(NotFound):
+    """No job has this name. Text with white space in it, or a leading ``@``, is read as a schedule."""
+
+    code = "cron_job_not_found"
+
+
 # --- exit 5: refused by state -------------------------------------------------------------------------------
 
 

@@ -32,6 +32,7 @@ FILES = {
     "usage": "inside",
     "progress": "inside",
     "agent": "agent",
+    "cron": "cron",
     "events": "events",
     "config": "config",
     "doctor": "home",
@@ -40,6 +41,7 @@ FILES = {
 # Words that are no command of their own but head a group of them.
 GROUPS = {
     "daemon": "Start, stop and look at the daemon that owns the work.",
+    "cron": "Schedules, and when they fire.",
     "agent": "The programs that work can be given to.",
     "config": "The configuration file: check it, show it, load it anew.",
 }
