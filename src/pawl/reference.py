@@ -162,6 +162,10 @@ TASK_ERRORS = {
         "failed", "The working directory is not a directory. Nothing ran.",
         "Give another `--cwd` or another `workspace` in the policy.",
     ),
+    "sandbox_failed": Ending(
+        "failed", "The sandbox of the policy could not be made, and the work does not run without. Nothing ran.",
+        "`pawl logs --stderr` has bwrap's own words; mostly the workspace is missing. `pawl doctor` tries it.",
+    ),
     "limits_refused": Ending(
         "failed", "The system refused the limits of the policy, and no program runs without them. Nothing ran.",
         "Lower `limits` in the policy: they may not exceed what the daemon itself is held to.",

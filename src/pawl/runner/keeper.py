@@ -5,7 +5,7 @@ is gone (end of file) it takes no more orders, waits for the workers it has, wri
 talks to a keeper whose daemon is gone: the next daemon starts its own, and adopts the old workers by their identity,
 their mark and their record. So the protocol never meets another version of itself.
 
-    -> {"op": "launch", "task", "argv", "env", "cwd", "spool", "stdin", "limits"}
+    -> {"op": "launch", "task", "argv", "env", "cwd", "spool", "stdin", "limits", "wrapper"}
     <- {"op": "ready", "pid", "start", "boot_id"}                once, first
     <- {"op": "launched", "task", "pid", "start", "boot_id"}     one answer for each order, in their order
     <- {"op": "refused", "task", "code", "message", "errno"}

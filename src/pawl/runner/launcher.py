@@ -34,8 +34,8 @@ class LaunchRefused(PawlError):
     """The program could not be started. Nothing ran; ``details.errno`` has the system's error number, if any.
 
     Codes: ``program_not_found``, ``program_not_executable``, ``cwd_missing``, ``cwd_not_directory``,
-    ``limits_refused``, ``spool_barred`` (recovery has given this task up, or it was launched before) and
-    ``launch_failed`` (any other reason of the system's; ``retryable`` is set where waiting may help).
+    ``limits_refused``, ``sandbox_failed``, ``spool_barred`` (recovery has given this task up, or it was launched
+    before) and ``launch_failed`` (any other reason of the system's; ``retryable`` is set where waiting may help).
     Except for ``spool_barred`` the spool is left as it was: the same order may be given again.
     """
 
@@ -73,7 +73,7 @@ class LaunchOrder(NamedTuple):
     spool: str  # path of a spool that was created
     stdin: str | None = None  # a file; None is /dev/null
     limits: Limits | None = None
-    wrapper: Sequence[str] = ()  # words put before the program, once that is found
+    wrapper: Sequence[str] = ()  # what ``sandbox.wrapper`` made, put before the program once that is found outside
 
 
 class Keeper:

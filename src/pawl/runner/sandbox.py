@@ -1,14 +1,27 @@
 """The sandbox around a task: bubblewrap (``bwrap``), on Linux.
 
-Inside, everything is read-only but the workspace and the task's own directory; ``/tmp``, ``/var/tmp`` and ``/run`` are
-empty and private, so that no socket there leads out; other processes can be neither seen nor signalled; the network
-can be off. The home stays read-only even where the workspace holds it, and the daemon's socket can be reached, for
-there the caller is known by what the kernel says of it. It holds no program back from reading what its user may read,
-nor from sockets elsewhere. It is a guard rail, not a prison.
+Inside, everything is read-only but the workspace and the task's own directory; ``/tmp``, ``/var/tmp``, ``/run`` and
+``/dev/shm`` are empty and private, so that no socket there leads out; other processes can be neither seen nor
+signalled; there are no capabilities and no way to new ones; the network can be off. The home stays read-only even where
+the workspace holds it. The daemon's socket can be reached: the caller is known there by what the kernel says of it,
+which a PID namespace does not change.
 
-A program that a signal ends is reported by bwrap as exit code 128 and the signal's number. What is still running when
-the program ends is ended with it by the kernel. bwrap is not told to die with its parent, for work outlives the
-keeper.
+It holds no program back from reading what its user may read, from sockets and pipes in other directories, from abstract
+sockets (unless the network is off), or from filling the memory through its private ``/tmp``. It is a guard rail, not a
+prison.
+
+How a task in it ends:
+
+- ``bwrap`` is the worker, and the program's exit code is its own. A program that a signal ends is reported as exit code
+  128 and the signal's number, as a shell does it.
+- What is still running when the program ends lives on below the sandbox's first process, in the worker's session, and
+  is found and ended like anything that a task leaves behind. Ending that first process ends all of it.
+- It does not die with its parent (``--die-with-parent``): that is the keeper, and work outlives its keeper.
+- A TERM that is sent to the whole task ends ``bwrap`` at once, with the signal as the worker's end, while the program
+  inside still makes use of its grace.
+
+Nor is it asked for a session of its own (``--new-session``: the keeper makes one already, and callers are told by it)
+or a host name of its own (``--unshare-uts``: to change it takes a capability).
 """
 
 from __future__ import annotations
@@ -17,25 +30,19 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from pawl.errors import SandboxUnavailable
+
 _HIDDEN = ("/tmp", "/var/tmp", "/run")
+_RUN = "/run"
 _RESOLVER = "/etc/resolv.conf"
 _TRY_S = 5.0
-_BASE = (
-    "--ro-bind",
-    "/",
-    "/",
-    "--dev",
-    "/dev",
-    "--proc",
-    "/proc",
-    "--unshare-pid",
-    "--unshare-ipc",
-    "--cap-drop",
-    "ALL",
-)
+_LINKS_MAX = 40  # as many as the kernel follows
+_BASE = ("--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL")
+_VIEWS = {"/dev": "--dev", "/proc": "--proc"}  # the kernel's, made anew; /sys is the machine's, read-only
+_BIND, _RO_BIND, _TMPFS = "--bind", "--ro-bind", "--tmpfs"
 
 
 class Offer(NamedTuple):
@@ -48,8 +55,14 @@ class Offer(NamedTuple):
 
 
 class Sandbox(NamedTuple):
-    """What one task's sandbox lets through. Absolute paths: ``writable``; ``readable``, put back where they would be
-    hidden; ``protected``, read-only even inside something writable."""
+    """What one task's sandbox lets through. Absolute paths, which may go through links.
+
+    ``writable``: directories; one that is missing when the task is launched refuses the launch.
+    ``readable``: put back where they would be hidden. A file is taken for a program and comes with its directory, or
+    with what that is the ``bin`` of.
+    ``protected``: read-only even inside something writable, which it may not be itself; put back where hidden.
+    ``cwd`` is put back too, except beneath ``/run``: who may choose a directory must not choose a way to sockets.
+    """
 
     writable: tuple[str, ...]
     readable: tuple[str, ...]
@@ -59,7 +72,7 @@ class Sandbox(NamedTuple):
 
 
 def available() -> Offer:
-    """Look for bwrap and try it, as a task would use it, for at most five seconds. Blocks."""
+    """Look for bwrap and try it, as a task would use it. Blocks, for up to five seconds each for two runs of it."""
     if not sys.platform.startswith("linux"):
         return Offer(False, None, None, "bubblewrap is for Linux only")
     program = shutil.which("bwrap")
@@ -69,39 +82,164 @@ def available() -> Offer:
     if version.returncode != 0:
         return Offer(False, program, None, f"{program} does not run: {_last_line(version.stderr)}")
     number = version.stdout.strip().rpartition(" ")[2]
-    tried = _run(*wrapper(program, Sandbox((), (), (), network=False, cwd="/")), "true")
+    words = wrapper(program, Sandbox((), (), (), network=False, cwd="/"))
+    tried = _run(program, "--die-with-parent", *words[1:], "/bin/sh", "-c", ":")  # nothing stays of one that hangs
     if tried.returncode != 0:
         return Offer(False, program, number, f"{program} cannot make a sandbox here: {_last_line(tried.stderr)}")
     return Offer(True, program, number, f"bubblewrap {number} works")
 
 
 def wrapper(program: str, box: Sandbox) -> tuple[str, ...]:
-    """The words to put before a command so that it runs in this sandbox. ``program`` is bwrap's path."""
+    """The words to put before a command so that it runs in this sandbox. ``program`` is bwrap's path.
+
+    Raises ``sandbox_unavailable`` where it could not protect what is to be protected.
+    """
+    hidden = {os.path.realpath(path) for path in _HIDDEN if os.path.isdir(path)}
+    mounts = _mounts(box, hidden)
+    links = dict(link for path in _spelled(box) for link in _links(path))
+    for path in box.protected:
+        _refuse_a_way_through(path, mounts)
     words = [program, *_BASE]
     if not box.network:
         words.append("--unshare-net")
-    hidden = [path for path in _HIDDEN if os.path.isdir(path) and not os.path.islink(path)]
-    for path in hidden:
-        words += ["--tmpfs", path]
-    writable = {os.path.realpath(path) for path in box.writable}
-    protected = {os.path.realpath(path) for path in box.protected}
-    readable = {os.path.realpath(path) for path in (*box.readable, box.cwd, *([_RESOLVER] if box.network else []))}
-    put_back = {path for path in readable if _under(path, hidden) and not _under(path, writable)}
-    mounts = [*((path, "--bind") for path in writable), *((path, "--ro-bind") for path in protected | put_back)]
-    # the outer before the inner, and of one path the read-only one last, so that it stands
-    for path, how in sorted(mounts, key=lambda mount: (mount[0].count("/"), mount[0], mount[1] != "--bind")):
-        if how == "--bind" or os.path.exists(path):
-            words += [how, path, path]
-    return (*words, "--chdir", box.cwd, "--")
+    for path in sorted(mounts, key=_depth):  # the outer before the inner
+        how = mounts[path]
+        words += [how, path] if how in (_TMPFS, *_VIEWS.values()) else [how, path, path]
+    for path in sorted(links, key=_depth):
+        if mounts[_around(path, mounts)] == _TMPFS:
+            words += ["--symlink", links[path], path]
+    return (*words, "--chdir", os.path.realpath(box.cwd), "--")
 
 
-def _under(path: str, directories: Iterable[str]) -> bool:
-    return any(path == each or path.startswith(each.rstrip("/") + "/") for each in directories)
+# --- what is mounted -------------------------------------------------------------------------------------------------
+
+
+def _mounts(box: Sandbox, hidden: set[str]) -> dict[str, str]:
+    """How each path is mounted. What surrounds a path decides whether it has to be, so they are looked at from the
+    outside in; of one path, what comes last in ``wishes`` stands.
+    """
+    wishes: list[tuple[str, str]] = [
+        *((path, "hidden") for path in hidden),
+        *((path, "readable") for path in _put_back(box, hidden)),
+        *((os.path.realpath(path), "writable") for path in box.writable),
+        *((os.path.realpath(path), "protected") for path in (*box.protected, "/sys")),
+    ]
+    mounts = {"/": _RO_BIND}
+    for path, wish in sorted(wishes, key=lambda one: _depth(one[0])):  # stable: keeps the order of the wishes
+        outer = _around(path, mounts)
+        if wish == "hidden":
+            mounts[path] = _TMPFS
+        elif wish == "writable":
+            mounts[path] = _BIND
+        elif not os.path.exists(path) or (wish == "readable" and path in hidden):
+            continue
+        elif wish == "readable" and mounts[outer] == _TMPFS:
+            mounts[path] = _RO_BIND
+        elif wish == "protected" and mounts[outer] != _RO_BIND:
+            mounts.update(_pinned(path, outer) if mounts[outer] == _BIND else {})
+            mounts[path] = _RO_BIND
+    return {**mounts, **_VIEWS}
+
+
+def _pinned(path: str, outer: str) -> dict[str, str]:
+    """The directories between something writable and what is protected in it, each a mount of its own.
+
+    One that is none could be renamed, and another put in its place, protected thing and all.
+    """
+    if path == outer:
+        raise SandboxUnavailable(
+            f"cannot make the sandbox: {path} would have to be writable and may not be; name another workspace",
+            path=path,
+        )
+    between = {}
+    path = os.path.dirname(path)
+    while path != outer:
+        between[path] = _BIND
+        path = os.path.dirname(path)
+    return between
+
+
+def _refuse_a_way_through(path: str, mounts: dict[str, str]) -> None:
+    """A link in a writable directory could be pointed elsewhere, and nothing mounted can prevent it."""
+    for link, _ in _links(path):
+        if mounts[_around(link, mounts)] == _BIND:
+            raise SandboxUnavailable(
+                f"cannot make the sandbox: {path} goes through the link {link}, which the task could replace; "
+                "use the real path, or another workspace",
+                path=path, link=link,
+            )  # fmt: skip
+
+
+def _put_back(box: Sandbox, hidden: set[str]) -> Iterator[str]:
+    """What would be missed, by real paths."""
+    for path in box.readable:
+        if os.path.isdir(path):
+            yield os.path.realpath(path)
+        else:
+            yield _place_of(os.path.realpath(os.path.dirname(path)), path, hidden)
+            yield _place_of(os.path.dirname(os.path.realpath(path)), path, hidden)
+    cwd = os.path.realpath(box.cwd)
+    if not _is_in(cwd, os.path.realpath(_RUN)):
+        yield cwd
+    if box.network:
+        yield os.path.realpath(_RESOLVER)  # the file alone: sockets lie beside it
+
+
+def _place_of(directory: str, file: str, hidden: set[str]) -> str:
+    """What a program needs around it: its directory with its parent where that is a prefix; never all that is hidden"""
+    above = os.path.dirname(directory)
+    if os.path.basename(directory) == "bin" and not any(_is_in(each, above) for each in hidden):
+        return above
+    return os.path.realpath(file) if directory in hidden else directory
+
+
+def _spelled(box: Sandbox) -> Iterator[str]:
+    yield from (*box.writable, *box.readable, *box.protected, box.cwd)
+    if box.network:
+        yield _RESOLVER
+
+
+def _links(path: str) -> Iterator[tuple[str, str]]:
+    """The links on the way to a path: the real place of each, and what it says."""
+    here, found = "/", 0
+    ahead = path.split("/")[::-1]
+    while ahead and found < _LINKS_MAX:
+        part = ahead.pop()
+        if part in ("", "."):
+            continue
+        there = os.path.dirname(here) if part == ".." else os.path.join(here, part)
+        try:
+            target = os.readlink(there)
+        except OSError:  # none, or nothing at all
+            here = there
+            continue
+        yield there, target
+        found += 1
+        ahead += target.split("/")[::-1]
+        here = "/" if target.startswith("/") else here
+
+
+def _around(path: str, mounts: Iterable[str]) -> str:
+    """The innermost mount that holds this path."""
+    return max((each for each in mounts if _is_in(path, each)), key=_depth)
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _depth(path: str) -> int:
+    return len(path.rstrip("/").split("/"))
+
+
+# --- trying it -------------------------------------------------------------------------------------------------------
 
 
 def _run(*words: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_TRY_S)
+        return subprocess.run(
+            words, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=_TRY_S
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(words, 1, "", str(error))
 

@@ -3,7 +3,7 @@
 The spawn is a ``posix_spawn``, which the C library does by vfork: a ``preexec_fn`` would make it a fork, and that
 costs a factor of four to twenty. So everything that has to differ in the child is done by attributes of the
 spawn (session, signals, descriptors), in the keeper itself just before (the working directory: there is one thread
-here, and nobody looks), or by a shell in between (limits).
+here, and nobody looks), or by a shell in between (limits), and by another one inside a sandbox.
 
 Light enough for the keeper. The steps are in this order because what can be found wrong without a trace is looked
 at first, the claim is made before anything exists, and the mark is filled before anything else is done.
@@ -14,13 +14,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import signal
+import time
 
 from pawl.runner import kernel, launch_mark, limits
 
 _OUTPUT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _NOT_EXECUTABLE = {errno.EACCES, errno.ENOEXEC, errno.EISDIR}
+_SANDBOX_S = 10.0  # it takes some milliseconds; a file system that hangs must not hang the keeper
+_INSIDE, _UNSEEN = b"inside\n", b"unseen\n"
+# Of the task's own variables a sandbox's maker sees those by which its processes are found, and no other: what the
+# loader or a shell reads (LD_PRELOAD) would run outside.
+_TOLD_OUTSIDE = ("PAWL_TASK_ID", "PAWL_HOME")
 
 
 class Refused(Exception):
@@ -54,9 +61,9 @@ def spawn(order: Order, keeper: tuple[int, str, str]) -> tuple[int, str, bool]:
     _enter(order.cwd)
     try:
         program = _find(order.argv[0], order.env.get("PATH", os.defpath))
-        if order.wrapper:
-            order.argv = [*order.wrapper, program, *order.argv[1:]]
-            program = _find(order.wrapper[0], os.defpath)
+        if order.wrapper and not os.access(order.wrapper[0], os.X_OK):
+            why = f"{order.wrapper[0]} is not there or cannot be run"
+            raise Refused("sandbox_failed", f"cannot make the sandbox: {why}")
         mark = _claim(order, keeper)
         try:
             pid = _start(order, program)
@@ -166,22 +173,27 @@ def _open(path: str, flags: int) -> int:
 
 def _start_with(order: Order, program: str, descriptors: list[int]) -> int:
     try:
-        if order.limits:
-            return _limited(order, order.limits, program, descriptors)
-        return posix_spawn(program, order.argv, order.env, descriptors)
+        if order.wrapper:
+            return _sandboxed(order, program, descriptors)
+        return _limited(order, program, order.argv, order.env, descriptors)
     except OSError as error:
         raise _refusal(program, error) from None
     except (ValueError, TypeError) as error:  # a zero byte in an argument, an "=" in a variable's name
         raise Refused("launch_failed", f"cannot run {program}: {error}") from None
 
 
-def _limited(order: Order, wanted: dict[str, int], program: str, descriptors: list[int]) -> int:
+def _limited(order: Order, program: str, argv: list[str], env: dict[str, str], descriptors: list[int]) -> int:
+    """Start a program under the limits of the order, if it has any."""
+    wanted = order.limits
+    if not wanted:
+        return posix_spawn(program, argv, env, descriptors)
     if why := limits.fault(wanted):
         raise Refused("limits_refused", why)
     reading, writing = os.pipe()
     try:
-        argv = limits.shell_argv(wanted, program, order.argv)
-        pid = posix_spawn(limits.SHELL, argv, order.env, [*descriptors, writing])
+        # 3 is the shell's; what stood there comes after
+        given = [*descriptors[:3], writing, *descriptors[3:]]
+        pid = posix_spawn(limits.SHELL, limits.shell_argv(wanted, program, argv), env, given)
     except BaseException:
         os.close(reading)
         raise
@@ -191,6 +203,107 @@ def _limited(order: Order, wanted: dict[str, int], program: str, descriptors: li
         os.waitpid(pid, 0)
         raise Refused("limits_refused", f"cannot set the limits {wanted}: {why}")
     return pid
+
+
+# --- in a sandbox -------------------------------------------------------------------------------------------------
+
+
+def _sandboxed(order: Order, program: str, descriptors: list[int]) -> int:
+    """Start the maker of the sandbox with a shell in it, which says that it is inside and becomes the program.
+
+    Fails closed: without that word the program has not run, and the launch is refused.
+    """
+    at = 4 if order.limits else 3  # after the pipe of the shell that sets the limits
+    variables = _variables(order.env)
+    reading, writing = os.pipe()
+    try:
+        inside = [limits.SHELL, "-c", _script(at), order.argv[0], program, *order.argv[1:]]
+        argv = [order.wrapper[0], "--args", str(at + 1), *order.wrapper[1:], *inside]
+        env = {name: order.env[name] for name in _TOLD_OUTSIDE if name in order.env}
+        pid = _limited(order, order.wrapper[0], argv, env, [*descriptors, writing, variables])
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+        os.close(variables)
+    try:
+        said = _await_word(reading)
+        if said is None:
+            _kill_group(pid)
+            said = _await_word(reading, 1.0)  # what came at the last moment has run
+    finally:
+        os.close(reading)
+    if said != _INSIDE:
+        raise _sandbox_failed(order, program, pid, said)
+    return pid
+
+
+def _variables(env: dict[str, str]) -> int:
+    """The environment as arguments for bwrap, in a file that has no name: not on its command line, which all can read.
+
+    The descriptor is at its beginning. Raises ValueError as a spawn does.
+    """
+    words = b""
+    for name, value in env.items():
+        pair = os.fsencode(name), os.fsencode(value)
+        if not name or "=" in name or b"\0" in b"".join(pair):
+            raise ValueError("illegal environment variable name, or a null byte in its value")
+        words += b"--setenv\0%b\0%b\0" % pair
+    descriptor = os.memfd_create("variables", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(words)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _script(at: int) -> str:
+    """The shell's part inside. A program that cannot be seen there is none of its own faults, so it is said apart."""
+    unseen, inside = _UNSEEN.decode().strip(), _INSIDE.decode().strip()
+    return f'[ -x "$1" ] || {{ echo {unseen} >&{at}; exit 125; }}; echo {inside} >&{at}; exec {at}>&-; exec "$@"'
+
+
+def _await_word(pipe: int, patience_s: float = _SANDBOX_S) -> bytes | None:
+    """What is said over the pipe, up to the end of a line or of the pipe; None where neither comes in time.
+
+    Only the process that becomes the program keeps its end of it: bwrap's others close what is not theirs.
+    """
+    said = b""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    until = time.monotonic() + patience_s
+    while (left := until - time.monotonic()) > 0 and poll.poll(left * 1000):
+        chunk = os.read(pipe, 4096)
+        said += chunk
+        if not chunk or said.endswith(b"\n"):
+            return said
+    return None
+
+
+def _sandbox_failed(order: Order, program: str, pid: int, said: bytes | None) -> Refused:
+    """Clear away what was started, and say why there is no sandbox."""
+    if said is None:  # not waited for: it may hang in the kernel, and is reaped as a stray when it ends
+        return Refused("sandbox_failed", f"cannot make the sandbox: it was not there within {_SANDBOX_S:.0f} s")
+    os.waitpid(pid, 0)
+    if said == _UNSEEN:
+        return Refused("sandbox_failed", f"cannot run {program} in the sandbox: it cannot be seen from there")
+    try:
+        with open(order.spool + "/stderr", "rb") as file:
+            lines = file.read(4096).decode("utf-8", "replace").split("\n")
+    except OSError:
+        lines = []
+    why = "; ".join(line.strip() for line in lines if line.strip())
+    return Refused("sandbox_failed", f"cannot make the sandbox: {why or 'no reason was given'}")
+
+
+def _kill_group(pid: int) -> None:
+    """End the makers of a sandbox: its program has not run, so nobody has left the group."""
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _refusal(program: str, error: OSError) -> Refused:
@@ -204,8 +317,9 @@ def _refusal(program: str, error: OSError) -> Refused:
 def posix_spawn(program: str, argv: list[str], env: dict[str, str], descriptors: list[int]) -> int:
     """Spawn with exactly these descriptors as 0, 1, 2..., in a session of its own, all signals at their defaults.
 
-    Everything else that the keeper has open is close-on-exec. Its descriptors 0 to 2 are in use, so none of those
-    given here is one of them, and no ``dup2`` overwrites the source of a later one.
+    Everything else that the keeper has open is close-on-exec. Its descriptors 0 to 5 are in use (the last three by its
+    link and its wakeup pipe), so none of those given here is one of them, and no ``dup2`` overwrites the source of a
+    later one.
     """
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, at) for at, descriptor in enumerate(descriptors)]
     try:
