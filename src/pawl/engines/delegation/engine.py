@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 
 from pawl.config import AgentConfig, Config
@@ -31,6 +32,8 @@ from pawl.storage import Artifact
 log = logger("delegation")
 KINDS = ("delegate", "subagent")
 _POLICIES_KEPT = 1000
+# Where this interpreter and this package lie, so that `pawl` can be called from inside a sandbox wherever they are.
+_OURSELVES = (sys.prefix, os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 _REMEMBERED = (RefusedByPolicy, AgentDisabled)  # an unknown name is none of ours, and there are too many of them
 
 
@@ -268,7 +271,7 @@ class Delegation:
             offer.program,
             Sandbox(
                 writable=(*([policy.workspace] if policy.workspace else []), spool.files),
-                readable=(os.path.dirname(home.socket), *([found] if found else [])),
+                readable=(os.path.dirname(home.socket), *_OURSELVES, *([found] if found else [])),
                 protected=(home.path,),
                 network=policy.network == "on",
                 cwd=cwd,
