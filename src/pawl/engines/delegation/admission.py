@@ -37,6 +37,8 @@ from pawl.storage import Reader
 from pawl.values import duration_text
 
 SPAWN = "spawn"
+_STEERING = ("PATH", "HOME", "ENV", "BASH_ENV", "SHELLOPTS", "IFS", "CDPATH")
+_STEERING_PREFIXES = ("LD_", "DYLD_", "PYTHON", "PERL", "RUBY", "NODE_", "JAVA_", "GIT_")
 
 
 class Gates:
@@ -261,14 +263,15 @@ class Admitting:
                     field="cwd", limit=policy.workspace,
                 ),
             )  # fmt: skip
-        foreign = sorted(set(request.env) - set(policy.env))
-        if mode == "independent" and foreign:
+        steering = sorted(name for name in request.env if mode == "independent" or _steers(name, policy))
+        if steering:
+            who = "it works under its own policy" if mode == "independent" else "they decide what its program runs"
             raise gates.refuse(
                 "request",
                 PolicyWidens(
-                    f"cannot set {', '.join(foreign)} for {target.name}: it works under its own policy, and a caller "
-                    f"may set only what stands in env of [policies.{target.policy}]",
-                    field="env", beyond=foreign,
+                    f"cannot set {', '.join(steering)} for {target.name} from inside a task: {who}; hand it over in "
+                    "the prompt or as an input",
+                    field="env", beyond=steering,
                 ),
             )  # fmt: skip
         gates.note("request", "what was asked for beyond the defaults only narrows")
@@ -303,6 +306,12 @@ def no_sandbox(offer: Offer) -> SandboxUnavailable:
         f'cannot start it: its policy says sandbox = "required", and this machine makes none: {offer.reason}',
         reason=offer.reason,
     )
+
+
+def _steers(name: str, policy: Policy) -> bool:
+    """Whether a variable decides which code a program runs, as far as that can be told by its name. Whoever sets it
+    could act as another agent."""
+    return name in policy.env or name in _STEERING or name.startswith(_STEERING_PREFIXES)
 
 
 def _room(holders: list[Holder]) -> str:
