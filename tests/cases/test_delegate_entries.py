@@ -294,7 +294,7 @@ def test_dl21_in_the_background(daemon: Daemon, ran: Ran) -> None:
     ended = daemon.wait(held[1]["id"], held[2]["id"])
     assert all(os.path.exists(task["output"]["path"]) for task in ended)
     assert len(daemon.call("task.list")) == 3
-    assert os.listdir(daemon.home.spool) == []
+    until(lambda: os.listdir(daemon.home.spool) == [], "spools are left")
 
 
 def test_dl22_a_row_goes_before_a_file(daemon: Daemon, tmp_path: Path) -> None:

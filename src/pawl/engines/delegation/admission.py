@@ -255,11 +255,13 @@ class Admitting:
                     field="priority", limit=caller.priority,
                 ),
             )  # fmt: skip
-        if request.cwd is not None and policy.workspace is not None and not within(request.cwd, policy.workspace):
+        free = policy.workspace is None and mode != "independent"  # there a relative command would be the caller's
+        if request.cwd is not None and not free and not _inside(request.cwd, policy.workspace):
+            where = f"the workspace {policy.workspace}" if policy.workspace else f"{target.name}'s own directory"
             raise gates.refuse(
                 "request",
                 PolicyWidens(
-                    f"cannot work in {request.cwd}: it lies outside the workspace {policy.workspace}",
+                    f"cannot work in {request.cwd}: it lies outside {where}",
                     field="cwd", limit=policy.workspace,
                 ),
             )  # fmt: skip
@@ -306,6 +308,10 @@ def no_sandbox(offer: Offer) -> SandboxUnavailable:
         f'cannot start it: its policy says sandbox = "required", and this machine makes none: {offer.reason}',
         reason=offer.reason,
     )
+
+
+def _inside(path: str, workspace: str | None) -> bool:
+    return workspace is not None and within(path, workspace)
 
 
 def _steers(name: str, policy: Policy) -> bool:

@@ -297,7 +297,7 @@ class Delegation:
             priority=request.priority,
             queue_timeout_ms=request.queue_timeout_ms,
             retries=request.retries,
-            cwd=request.cwd or policy.workspace or request.caller_cwd,
+            cwd=request.cwd or policy.workspace or (None if admission.mode == "independent" else request.caller_cwd),
             env=json.dumps(request.env) if request.env else "{}",
             chain=json.dumps(caller.chain) if caller.chain else "[]",
             depth=caller.depth,
