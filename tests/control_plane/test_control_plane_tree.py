@@ -189,6 +189,32 @@ def test_cancelling_an_attempt_ends_what_earlier_ones_started(ledger: Ledger) ->
     assert status(ledger, started) == "cancelled"
 
 
+def test_no_attempt_follows_into_a_tree_whose_later_attempt_was_cancelled(ledger: Ledger) -> None:
+    """What an earlier attempt started is of the same tree."""
+    first = root(ledger, retries=1)
+    started = child(ledger, first, retries=1)
+    end(ledger, first, FAILED)
+    again = ledger(store.clean, first.id, store.CleanUp({})).retry
+    assert again is not None
+    end(ledger, started, TIMED_OUT)
+
+    ledger(store.end_queued, again.id, CANCELLED, "somebody")
+
+    assert ledger(store.clean, started.id, store.CleanUp({})).retry is None
+
+
+def test_the_operator_puts_nothing_below_what_was_cancelled(ledger: Ledger) -> None:
+    """Below what has ended otherwise he may: it is a place in the tree, and no permission."""
+    ended, cancelled = root(ledger), root(ledger)
+    end(ledger, ended, FAILED)
+    end(ledger, cancelled, CANCELLED)
+
+    assert child(ledger, ended, asked=False).status == "running"
+    with pytest.raises(PawlError) as refused:
+        child(ledger, cancelled, asked=False)
+    assert refused.value.code == "refused_by_state"
+
+
 # --- sub-agents -------------------------------------------------------------------------------------------------
 
 
@@ -459,7 +485,8 @@ def test_the_policy_that_a_task_starts_under_is_recorded(ledger: Ledger) -> None
     top = root(ledger)
     narrowed = policy(7)
 
-    ledger(store.record_policy, top.id, narrowed)
+    assert ledger(store.record_policy, top.id, NEIGHBOUR, narrowed) is None
+    assert ledger(store.record_policy, top.id, HERE, narrowed) == ledger.task(top.id)
 
     assert ledger.task(top.id).policy_sha256 == narrowed.sha256
     assert ledger.rows(Q.policy, narrowed.sha256) == [(narrowed.document,)]

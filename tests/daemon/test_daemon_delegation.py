@@ -451,10 +451,25 @@ def test_a_budget_outlives_the_daemon(daemon: Daemon, ran: Ran) -> None:
 
     assert daemon.result(task).decode().split("\n").count("ok") == 2
     assert "actions_exhausted" not in daemon.logs(task, "stderr").decode()
-    assert "budget of 2 actions an hour has 0 left" in daemon.logs(task, "stderr").decode()
+    assert "its budget, 2 actions an hour, has 0 left" in daemon.logs(task, "stderr").decode()
 
 
 _ASKER = '[agents.asker]\ncommand = ["sh", "-c"]\nprompt = "argument"\npolicy = "team"\ndelegates = ["echo"]\n'
+
+
+def test_a_key_means_the_same_in_the_next_attempt(daemon: Daemon, ran: Ran) -> None:
+    """A task that is tried again asks again for what it had asked for, and gets that."""
+    daemon.configure(TEAM + _ASKER)
+    daemon.start()
+    words = " ".join(daemon.pawl_words("delegate", "echo", "x", "--idempotency-key", "k"))
+    prompt = f'{words}; echo "$PAWL_IDEMPOTENCY_KEY" >> "$OUT"; [ $(wc -l < "$OUT") -gt 1 ]'
+
+    task = daemon.delegate("asker", prompt, env=ran.env, retries=1, idempotency_key="own", wait=True)
+
+    assert (task["status"], task["attempt"]) == ("completed", 2)
+    assert ran.lines == ["own", "own"]
+    (child,) = [each for each in rows.tasks(daemon.home) if each.agent == "echo"]
+    assert daemon.result(task["id"]).decode().split() == [child.id]
 
 
 def test_cost_that_is_used_up_stops_what_is_new(daemon: Daemon) -> None:

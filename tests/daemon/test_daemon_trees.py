@@ -150,6 +150,29 @@ def test_a_parent_that_died_with_its_daemon_takes_them_along(daemon: Daemon) -> 
     assert sorted(found["sh delegate"]) == ["cancelled", "running"]
 
 
+def test_many_parents_that_died_with_their_daemon_take_theirs_along(daemon: Daemon) -> None:
+    """However the adoption of the one and the loss of the other fall together."""
+    daemon.configure(
+        config("[policies.team]\n") + '[agents.lead]\ncommand = ["sh", "-c"]\nprompt = "argument"\npolicy = "team"\n'
+    )
+    daemon.start()
+    spawn = " ".join(daemon.pawl_words("spawn", "'exec sleep 600'"))
+    for _ in range(10):
+        daemon.delegate("lead", f"{spawn} & exec sleep 600")
+    until(lambda: len(working(daemon)) == 20, "not all have spawned", 60)
+    daemon.kill()
+    for task in working(daemon):
+        if task.kind == "delegate":
+            assert task.worker_pid is not None
+            os.kill(task.worker_pid, signal.SIGKILL)
+
+    daemon.start()
+
+    until(lambda: not working(daemon), "some live on")
+    until(lambda: {task.cleanup for task in rows.tasks(daemon.home)} == {"done"}, "not all are cleaned up after")
+    assert statuses(daemon) == {"lead delegate": ["lost"] * 10, "lead subagent": ["cancelled"] * 10}
+
+
 def test_a_tree_outlives_its_daemon(daemon: Daemon, ran: Ran) -> None:
     """Everybody is adopted; those that wait ask the next daemon and get their answers."""
     daemon.configure(_TEAM)

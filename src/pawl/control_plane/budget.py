@@ -81,8 +81,8 @@ def cost_left(holders: Iterable[Holder]) -> int | None:
 
 def _spend(tx: Transaction, holders: list[Holder], what: str, amount: int, task_id: str) -> None:
     span_ms = HOUR_MS if what == "action" else DAY_MS
+    tx.execute(Q.forget_spent, (what, tx.now_ms - span_ms))
     for holder in holders:
-        tx.execute(Q.forget_spent, (holder.budget_id, what, tx.now_ms - span_ms))
         tx.execute(Q.spend, (holder.budget_id, what, tx.now_ms, amount, task_id))
 
 
@@ -95,14 +95,19 @@ def _window(holder: Holder, amount: int, now_ms: int) -> tuple[str, str, int]:
 def _refusal(
     holder: Holder, amount: int, task_id: str, spent: list[Any]
 ) -> ActionsExhausted | CostExhausted:  # fmt: skip
-    whose = "its" if holder.task_id == task_id else f"the {holder.agent} task {holder.task_id} above it has a"
+    whose = (
+        "its budget"
+        if holder.task_id == task_id
+        else f"the budget of the {holder.agent} task {holder.task_id} above it"
+    )
     if holder.refuses_action(amount):
         assert holder.max_actions is not None
         retry_at = rfc3339(_free_at(spent, holder.actions + amount - holder.max_actions, HOUR_MS))
         when = f"ask again at {retry_at}" if retry_at else "that is never enough for this"
         return ActionsExhausted(
-            f"cannot take {_actions(amount)}: {whose} budget of {_actions(holder.max_actions)} an hour has "
-            f"{max(0, holder.max_actions - holder.actions)} left; {when}, or raise max_actions_per_hour in its policy",
+            f"cannot take {_actions(amount)}: {whose}, {_actions(holder.max_actions)} an hour, has "
+            f"{max(0, holder.max_actions - holder.actions)} left; {when} (a larger max_actions_per_hour holds for "
+            "tasks that are started after it)",
             holder=holder.task_id, limit=holder.max_actions, used=holder.actions, asked=amount, retry_at=retry_at,
         )  # fmt: skip
     assert holder.max_cost_micros is not None
@@ -110,8 +115,8 @@ def _refusal(
     retry_at = rfc3339(_free_at(spent, holder.cost_micros - holder.max_cost_micros + 1, DAY_MS))
     when = f"ask again at {retry_at}" if retry_at else "that is never enough for this"
     return CostExhausted(
-        f"cannot start more work: {whose} budget of {limit:g} a day is used up ({used:g}); {when}, "
-        "or raise max_cost_per_day in its policy",
+        f"cannot start more work: {whose}, {limit:g} a day, is used up ({used:g}); {when} (a larger max_cost_per_day "
+        "holds for tasks that are started after it)",
         holder=holder.task_id, limit=limit, used=used, retry_at=retry_at,
     )  # fmt: skip
 

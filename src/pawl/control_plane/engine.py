@@ -66,7 +66,6 @@ class ControlPlane:
         self._keeper_starting: asyncio.Task[None] | None = None
         self._waiters: dict[str, list[asyncio.Future[Task]]] = {}
         self._to_begin: dict[str, list[asyncio.Future[None]]] = {}
-        self._stillborn: dict[str, Task] = {}
         self._side: set[asyncio.Task[Any]] = set()
         self._minding = False
         self._checking = False
@@ -276,10 +275,10 @@ class ControlPlane:
     # --- the running of it ----------------------------------------------------------------------------------------
 
     def _started(self, task: Task) -> None:
-        live = self.supervisor.begin(task)
-        ended = self._stillborn.pop(task.id, None)
-        if ended is not None:
-            self.supervisor.ended_elsewhere(live, ended)
+        if task.id in self.supervisor.live:  # cancelled in the commit that stored it, and recovery was here first
+            self.dispatcher.release(task.agent)
+            return
+        self.supervisor.begin(task)
         _resolve(self._to_begin.get(task.id, ()), None)
         self._mind()
         self._check_outputs()
@@ -287,15 +286,11 @@ class ControlPlane:
     def _ended_below(self, tasks: list[Task]) -> None:
         """Rows that ended in the transaction of another: whoever drives them is told, and whoever waits."""
         for task in tasks:
-            live = self.supervisor.live.get(task.id)
-            if live is not None:
-                self.supervisor.ended_elsewhere(live, task)
-            elif task.cleanup is None:
+            if task.cleanup is None:  # it had not started
                 self._over(task, None)
-            elif task.owner == self.owner:  # stored or claimed in the same commit: its driver does not know it yet
-                self._stillborn[task.id] = task
-            else:  # a dead daemon's: the next pass of recovery cleans up after it
-                self._mind()
+            else:
+                self.supervisor.ended_below(task)
+                self._mind()  # a dead daemon's is cleaned up after by the next pass
 
     def _expired(self, task: Task) -> None:
         self._over(task, None)

@@ -19,7 +19,8 @@ SELECT document FROM policy WHERE sha256 = ?;
 
 -- name: record_policy
 -- no change of status: the policy was narrowed between admission and start
-UPDATE task SET policy_sha256 = ? WHERE id = ?;
+UPDATE task SET policy_sha256 = ? WHERE id = ? AND status = 'running'
+  AND owner_pid = ? AND owner_start = ? AND owner_boot = ? RETURNING *;
 
 -- name: insert_label
 INSERT INTO task_label (key, value, task_seq) VALUES (?, ?, ?);
@@ -223,7 +224,8 @@ FROM holder h LEFT JOIN policy p ON p.sha256 = h.policy_sha256 ORDER BY h.distan
 INSERT INTO spent (holder_id, what, at_ms, amount, task_id) VALUES (?, ?, ?, ?, ?);
 
 -- name: forget_spent
-DELETE FROM spent WHERE holder_id = ? AND what = ? AND at_ms <= ?;
+-- what has left its span, whoever spent it
+DELETE FROM spent WHERE what = ? AND at_ms <= ?;
 
 -- name: spent
 SELECT at_ms, amount FROM spent WHERE holder_id = ? AND what = ? AND at_ms > ? ORDER BY at_ms;
@@ -262,7 +264,9 @@ SELECT 1 FROM event INDEXED BY event_subject WHERE subject_id = ? AND event = 'r
 -- name: cancelled_above
 -- whether something above a task was cancelled in its time
 WITH RECURSIVE above (id) AS (
-  SELECT :parent UNION SELECT t.parent_id FROM above a JOIN task t ON t.id = a.id WHERE t.parent_id IS NOT NULL)
+  SELECT :parent
+  UNION SELECT t.parent_id FROM above a JOIN task t ON t.id = a.id WHERE t.parent_id IS NOT NULL
+  UNION SELECT t.id FROM above a JOIN task t ON t.retry_of = a.id)
 SELECT 1 FROM above a JOIN task t ON t.id = a.id WHERE t.status = 'cancelled' AND t.finished_at_ms >= :since LIMIT 1;
 
 -- name: first_event

@@ -248,6 +248,8 @@ class Recovery:
             task = taken
         elif (await self._settlement.row(task.id)).cleanup != "pending":
             return  # its driver was about to be done with it
+        if task.id in self._supervisor.live:
+            return  # whoever stored or claimed it has it by now
         self.report["cleaned"] += 1
         self._supervisor.clean_up(task)
 

@@ -13,7 +13,7 @@ from pawl import failpoints
 from pawl.control_plane import audit, budget
 from pawl.control_plane.model import CleanUp, Intent, NewTask, Outcome, PolicyText, Task
 from pawl.control_plane.statements import Q
-from pawl.errors import CallerEnded, IdempotencyConflict
+from pawl.errors import CallerEnded, IdempotencyConflict, RefusedByState
 from pawl.ids import new_id
 from pawl.runner.identity import ProcessIdentity
 from pawl.storage import Artifact, Transaction
@@ -54,6 +54,8 @@ def submit(tx: Transaction, new: NewTask, owner: ProcessIdentity | None, mono_ms
     if new.asked_by is not None:
         deadline = _caller_runs(tx, new)
         budget.charge(tx, new.asked_by, new.actions)
+    elif new.parent_id is not None and new.retry_of is None:
+        _not_cancelled(tx, new.parent_id)
     status = "queued" if owner is None else "running"
     task = _insert(tx, new, owner, mono_ms, deadline if new.kind == "subagent" else (None, None))
     actor = f"task:{new.asked_by}" if new.asked_by else new.principal
@@ -217,10 +219,11 @@ def note(tx: Transaction, task_id: str, event: str, reason: str) -> None:
     audit.record(tx, actor=DAEMON, subject=("task", task_id), event=event, reason=reason)
 
 
-def record_policy(tx: Transaction, task_id: str, policy: PolicyText) -> None:
-    """Remember under which policy a task starts, where that is not the one it was admitted under."""
+def record_policy(tx: Transaction, task_id: str, owner: ProcessIdentity, policy: PolicyText) -> Task | None:
+    """Remember under which policy a task starts, where that is not the one it was admitted under. None: it ended."""
     tx.execute(Q.insert_policy, policy)
-    tx.execute(Q.record_policy, (policy.sha256, task_id))
+    row = tx.one(Q.record_policy, (policy.sha256, task_id, *owner))
+    return None if row is None else Task._make(row)
 
 
 def record_progress(tx: Transaction, task_id: str, text: str, phase: str | None, mono_ms: int) -> dict[str, Any]:
@@ -288,6 +291,13 @@ def _caller_runs(tx: Transaction, new: NewTask) -> tuple[int | None, int | None]
             id=caller.id, status=caller.status,
         )  # fmt: skip
     return caller.deadline_at_ms, caller.deadline_mono_ms
+
+
+def _not_cancelled(tx: Transaction, parent_id: str) -> None:
+    """See that what the operator hangs below a task does not slip into a tree that is cancelled."""
+    row = tx.one(Q.by_id, (parent_id,))
+    if row is not None and Task._make(row).status == "cancelled":
+        raise RefusedByState(f"cannot put work below task {parent_id}: it is cancelled", id=parent_id)
 
 
 def _end_below(tx: Transaction, task: Task, actor: str) -> tuple[str, ...]:

@@ -101,6 +101,7 @@ class Supervisor:
         self._exits = Exits()
         self._drivers: set[asyncio.Task[None]] = set()
         self._removals: set[asyncio.Future[None]] = set()
+        self._ended_early: dict[str, Task] = {}
         self.live: dict[str, Live] = {}
         self.settings = Settings()
         self.roster = Roster({}, lambda agent: None, _default_cap)
@@ -148,8 +149,18 @@ class Supervisor:
             live.wake()
         return ended
 
-    def ended_elsewhere(self, live: Live, task: Task) -> None:
-        """Its row was ended in the transaction of another: since its parent ended, or its tree was cancelled."""
+    def ended_below(self, task: Task) -> None:
+        """A row was ended in the transaction of another: since its parent ended, or its tree was cancelled.
+
+        Whoever drives it is told, or whoever will: its submission, its claim or its adoption may be on their way here.
+        """
+        live = self.live.get(task.id)
+        if live is None:
+            self._ended_early[task.id] = task
+        else:
+            self._end_early(live, task)
+
+    def _end_early(self, live: Live, task: Task) -> None:
         live.early = live.early or Outcome(task.status, error_message=task.error_message)
         live.starting = False
         live.wake()
@@ -228,11 +239,12 @@ class Supervisor:
             await self._settlement.insist(task.id, lambda: self._lay_out(live, plan), lambda: live.early is not None)
             if plan.policy is not None:
                 narrowed = plan.policy
-                await self._settlement.insist(
+                recorded = await self._settlement.insist(
                     task.id,
-                    lambda: self._writer.submit(store.record_policy, task.id, narrowed),
+                    lambda: self._writer.submit(store.record_policy, task.id, self._owner, narrowed),
                     lambda: live.early is not None,
                 )
+                live.task = recorded or live.task
         except StorageError as error:
             return None if live.early is not None else Refusal(error.code, error.message)
         failpoints.hit("dispatch.after_claim")
@@ -251,8 +263,8 @@ class Supervisor:
             return None
         failpoints.hit("launch.after_spawn")
         # not awaited: the spool names the worker too, and the next commit carries this one along
-        recorded = self._writer.submit(store.record_worker, task.id, self._owner, live.worker)
-        recorded.add_done_callback(_recorded)
+        noted = self._writer.submit(store.record_worker, task.id, self._owner, live.worker)
+        noted.add_done_callback(_recorded)
         return None
 
     async def _launched(self, live: Live, order: LaunchOrder) -> ProcessIdentity | None:
@@ -415,6 +427,9 @@ class Supervisor:
             self._take(task.agent)
         live = Live(task, Spool(os.path.join(self._home.spool, task.id)))
         self.live[task.id] = live
+        ended = self._ended_early.pop(task.id, None)
+        if ended is not None:
+            self._end_early(live, ended)
         return live
 
     def _spawn(self, life: Coroutine[Any, Any, None], live: Live) -> None:
@@ -473,8 +488,12 @@ class Supervisor:
     async def _time_out(self, live: Live) -> None:
         if live.turn.done():
             return
-        seconds = live.task.timeout_ms / 1000
-        message = f"it ran longer than its timeout of {seconds:g}s and was ended; what it had done by then is not known"
+        task = live.task
+        allowed_ms = (task.deadline_at_ms or 0) - (task.started_at_ms or 0)
+        limit = f"its timeout of {task.timeout_ms / 1000:g}s"
+        if task.kind == "subagent" and allowed_ms < task.timeout_ms:
+            limit = "its parent may"
+        message = f"it ran longer than {limit} and was ended; what it had done by then is not known"
         await self._settlement.insist(
             live.task.id,
             lambda: self.end(live, Outcome("timed_out", error_code="timeout", error_message=message), store.DAEMON),

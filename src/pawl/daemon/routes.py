@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from pawl.ipc.server import Call
 
 
-def operator(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def operator(handler: Callable[..., Awaitable[Any]], what: str) -> Callable[..., Awaitable[Any]]:
     """What no program inside a task may do."""
 
     @wraps(handler)
     async def only(app: App, call: Call, params: Any) -> Any:
         if call.caller.task is not None:
-            raise OperatorOnly(f"cannot do that from inside a task: {handler.__name__} is the operator's")
+            raise OperatorOnly(f"cannot {what} from inside a task: that is the operator's to do")
         return await handler(app, call, params)
 
     return only
@@ -31,8 +31,8 @@ def operator(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
 
 _TABLE = {
     "daemon.status": Route(messages.Nothing, daemon.status),
-    "daemon.stop": Route(messages.Stop, operator(daemon.stop)),
-    "config.reload": Route(messages.Nothing, operator(daemon.reload)),
+    "daemon.stop": Route(messages.Stop, operator(daemon.stop, "stop the daemon")),
+    "config.reload": Route(messages.Nothing, operator(daemon.reload, "read the configuration again")),
     "task.delegate": Route(messages.Delegate, task.delegate),
     "task.fan_out": Route(messages.FanOut, task.fan_out),
     "task.spawn": Route(messages.Spawn, task.spawn),
@@ -48,7 +48,7 @@ _TABLE = {
     "agent.list": Route(messages.Nothing, agent.list_),
     "agent.show": Route(messages.Name, agent.show),
     "event.list": Route(messages.Events, event.list_, waits=True),
-    "event.verify": Route(messages.Nothing, operator(event.verify), waits=True),
+    "event.verify": Route(messages.Nothing, operator(event.verify, "verify the audit log"), waits=True),
 }
 
 

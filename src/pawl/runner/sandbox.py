@@ -42,6 +42,9 @@ _TRY_S = 5.0
 _LINKS_MAX = 40  # as many as the kernel follows
 _BASE = ("--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL")
 _VIEWS = {"/dev": "--dev", "/proc": "--proc"}  # the kernel's, made anew; /sys is the machine's, read-only
+# Parts of /proc that the machine shares with it. They are root's files, and root without capabilities still owns them:
+# bwrap itself covers only those directories that it finds writable.
+_SHARED = ("/proc/acpi", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys")
 _BIND, _RO_BIND, _TMPFS = "--bind", "--ro-bind", "--tmpfs"
 
 
@@ -138,7 +141,7 @@ def _mounts(box: Sandbox, hidden: set[str]) -> dict[str, str]:
         elif wish == "protected" and mounts[outer] != _RO_BIND:
             mounts.update(_pinned(path, outer) if mounts[outer] == _BIND else {})
             mounts[path] = _RO_BIND
-    return {**mounts, **_VIEWS}
+    return {**mounts, **_VIEWS, **{path: _RO_BIND for path in _SHARED if os.path.isdir(path)}}
 
 
 def _pinned(path: str, outer: str) -> dict[str, str]:

@@ -244,6 +244,8 @@ CREATE TABLE spent (
 
 CREATE INDEX spent_holder ON spent (holder_id, what, at_ms);
 
+CREATE INDEX spent_age ON spent (what, at_ms);
+
 CREATE TABLE usage (
   seq         INTEGER PRIMARY KEY,
   task_id     TEXT    NOT NULL REFERENCES task (id) ON DELETE CASCADE,

@@ -52,7 +52,11 @@ async def fan_out(app: App, call: Call, params: messages.FanOut) -> list[dict[st
     tasks = [done.task for done in await app.delegation.fan_out(requests, call.caller)]
     if params.wait:
         call.changes_nothing_more()
-        tasks = list(await asyncio.gather(*(_last_attempt(app, call, task) for task in tasks)))
+        ended = await asyncio.gather(*(_last_attempt(app, call, task) for task in tasks), return_exceptions=True)
+        for each in ended:
+            if isinstance(each, BaseException):
+                raise each
+        tasks = [each for each in ended if isinstance(each, Task)]
     return [show(app, task) for task in tasks]
 
 

@@ -6,5 +6,5 @@ Does not own: the row and the running of it (the control plane), which agents th
 Authoritative for: nothing that is stored; its tasks are the control plane's.
 Invariants: alias, chain and depth of a caller come from its own row, never from what it says; a program gets the
 variables that its policy names and nothing else of the daemon's environment.
-Clock: none.
+Clock: wall, for budgets.
 """

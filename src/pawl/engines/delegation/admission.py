@@ -2,7 +2,8 @@
 
 For a task that asks from inside: is the agent known and enabled, is it not too deep, does its budget have room, does
 its policy allow delegation, does it reach the target, does an independent target need no person's approval; then what
-it asks for beyond the defaults, which may only narrow. The operator passes all but the first.
+it asks for beyond the defaults, which may only narrow. The operator passes all but the first and the last, the
+sandbox's.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ class Admitting:
             raise gates.refuse(
                 "delegation",
                 DelegationForbidden(
-                    f"cannot delegate from a task of {caller.creator}: its policy forbids delegation; "
-                    f'set delegation = "allow" in [policies.{self._policy_name(caller.creator)}]',
+                    f"cannot delegate from a task of {caller.creator}: its policy forbids delegation; for tasks "
+                    f'started after that, set delegation = "allow" in [policies.{self._policy_name(caller.creator)}]',
                     agent=caller.creator,
                 ),
             )
@@ -106,7 +107,10 @@ class Admitting:
         if mode == "independent":
             gates.note("approval", "nothing that it may use needs a person's approval")
         effective = own if mode == "independent" else self._narrowed(gates, own, policy, caller)
-        self._inputs(gates, request, caller.task, policy)
+        try:
+            self.inputs(request, caller.task, policy)
+        except PolicyWidens as error:
+            raise gates.refuse("request", error) from None
         self._request(gates, request, caller.task, target, effective.policy, mode)
         await self._sandbox_there(gates, effective.policy)
         return Admission(mode, effective, tuple(gates.passed))
@@ -120,7 +124,7 @@ class Admitting:
                 "cannot spawn from outside a task: a sub-agent is one more run of the task's own agent; "
                 "use `pawl delegate AGENT`"
             )
-        agent = self._target(gates, task.agent)
+        agent = self._target(gates, task.agent, "spawn from a task of")
         if task.kind == "subagent":
             raise gates.refuse(
                 "nested",
@@ -151,7 +155,7 @@ class Admitting:
 
     # --- the gates, in their order ----------------------------------------------------------------------------------
 
-    def _target(self, gates: Gates, name: str) -> AgentConfig:
+    def _target(self, gates: Gates, name: str, what: str = "delegate to") -> AgentConfig:
         try:
             agent = self._config.agent(name)
         except PawlError as error:
@@ -160,7 +164,7 @@ class Admitting:
             raise gates.refuse(
                 "agent",
                 AgentDisabled(
-                    f"cannot delegate to {name}: it is disabled; set enabled = true in [agents.{name}]", agent=name
+                    f"cannot {what} {name}: it is disabled; set enabled = true in [agents.{name}]", agent=name
                 ),
             )
         gates.note("agent", f"{name} is known and enabled")
@@ -178,7 +182,7 @@ class Admitting:
                 "depth",
                 DepthExceeded(
                     f"cannot delegate to {target.name}: the calling task has depth {depth}, and {whose} allows no "
-                    f"delegation from depth {limit} on; do the work here, or raise max_depth",
+                    f"delegation from depth {limit} on; do the work here, or raise max_depth for later tasks",
                     depth=depth, limit=limit, agent=target.name,
                 ),
             )  # fmt: skip
@@ -225,20 +229,18 @@ class Admitting:
         gates.note("policy", "its policy is cut down to the caller's")
         return effective
 
-    def _inputs(self, gates: Gates, request: Request, caller: Task, policy: Policy) -> None:
-        """A program in a sandbox sees other files than the daemon, which would read them for it."""
+    def inputs(self, request: Request, caller: Task, policy: Policy) -> None:
+        """A program in a sandbox sees other files than the daemon, which would read them for it. Raises
+        ``policy_widens``."""
         if policy.sandbox == "off":
             return
         own = [os.path.join(self._spool, caller.id), *([policy.workspace] if policy.workspace else [])]
         beyond = [path for path in request.inputs if not any(within(path, each) for each in own)]
         if beyond:
-            raise gates.refuse(
-                "request",
-                PolicyWidens(
-                    f"cannot take the input {beyond[0]}: a task in a sandbox hands over files of its workspace "
-                    "and of its own directory (PAWL_TASK_DIR) only",
-                    field="inputs", beyond=beyond,
-                ),
+            raise PolicyWidens(
+                f"cannot take the input {beyond[0]}: a task in a sandbox hands over files of its workspace and of its "
+                "own directory (PAWL_TASK_DIR) only",
+                field="inputs", beyond=beyond,
             )  # fmt: skip
 
     def _request(

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 
+import pawl
 from pawl.config import AgentConfig, Config
 from pawl.control_plane import store
 from pawl.control_plane.engine import ControlPlane
@@ -20,10 +21,20 @@ from pawl.control_plane.work import Inline, Plan, Program, Refusal
 from pawl.engines.delegation import program
 from pawl.engines.delegation.admission import Admitting, no_sandbox
 from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
-from pawl.errors import AgentDisabled, AgentNotFound, InvalidParams, PawlError, RefusedByPolicy, StorageError
+from pawl.errors import (
+    AgentDisabled,
+    AgentNotFound,
+    InvalidParams,
+    PawlError,
+    PolicyDisjoint,
+    RefusedByPolicy,
+    SandboxUnavailable,
+    StorageError,
+)
 from pawl.ids import new_id
 from pawl.log import logger
 from pawl.policy import Policy, Sourced, narrow, of
+from pawl.policy.narrow import within
 from pawl.runner import sandbox
 from pawl.runner.sandbox import Offer, Sandbox
 from pawl.runner.spool import Spool
@@ -33,7 +44,7 @@ log = logger("delegation")
 KINDS = ("delegate", "subagent")
 _POLICIES_KEPT = 1000
 # Where this interpreter and this package lie, so that `pawl` can be called from inside a sandbox wherever they are.
-_OURSELVES = (sys.prefix, os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
+_OURSELVES = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.dirname(os.path.abspath(pawl.__file__))))
 _REMEMBERED = (RefusedByPolicy, AgentDisabled)  # an unknown name is none of ours, and there are too many of them
 
 
@@ -105,8 +116,12 @@ class Delegation:
         key = request.idempotency_key
         if key is None or await self._plane.reader.one(Q.by_key, (caller.creator, key)) is None:
             return None
-        parent_id, inputs = await self._parent(request, caller), await self._take_inputs(request)
-        return await self._by_key(caller.creator, key, _digest(request, parent_id, inputs))
+        if caller.task is not None:
+            self._admitting().inputs(request, caller.task, await self.policy_of(caller.task))
+        inputs = await self._take_inputs(request)
+        return await self._by_key(
+            caller.creator, key, _digest(request, await self._named_parent(request, caller), inputs)
+        )
 
     async def _by_key(self, whose: str, key: str, request_sha256: str) -> Submitted | None:
         row = await self._plane.reader.one(Q.by_key, (whose, key))
@@ -218,11 +233,15 @@ class Delegation:
         own = self.configured(task.agent)
         policy = admitted
         if own is not None and own.policy != admitted:
-            policy = narrow(Sourced(admitted, {}), own.policy, "the configuration in force").policy
+            policy = self._narrowed(admitted, own.policy)
         cwd = task.cwd or policy.workspace
+        if policy.workspace != admitted.workspace and policy.workspace is not None:
+            cwd = cwd if cwd is not None and within(cwd, policy.workspace) else policy.workspace
         env = program.environment(
             task, spool, self._plane.home, agent, policy, cwd or "", json.loads(task.env), os.environ
         )
+        if task.retry_of is not None:
+            env["PAWL_IDEMPOTENCY_KEY"] = await self._first_key(task)
         cwd = cwd or env["HOME"]
         env["PAWL_WORKSPACE"] = policy.workspace or cwd
         argv = program.arguments(agent, policy, task, spool, cwd)
@@ -238,12 +257,28 @@ class Delegation:
             policy=None if policy == admitted and task.policy_sha256 is not None else self._stored(policy),
         )
 
+    def _narrowed(self, admitted: Policy, now: Policy) -> Policy:
+        try:
+            return narrow(Sourced(admitted, {}), now, "the configuration in force").policy
+        except PolicyDisjoint:
+            raise PolicyDisjoint(
+                f"cannot start it: it was admitted for the workspace {admitted.workspace}, and the configuration now "
+                f"says {now.workspace}; ask for it again",
+                field="workspace",
+            ) from None
+
     async def max_output_of(self, task: Task) -> int:
         """The output cap of a task, in bytes."""
         try:
             return (await self.policy_of(task)).max_output_bytes
         except AgentNotFound:
             return self._config().policies["default"].max_output_bytes
+
+    async def _first_key(self, task: Task) -> str:
+        """The key of the request that a retry belongs to: the first attempt's."""
+        first = task.budget_id or task.id
+        row = await self._plane.reader.one(Q.by_id, (first,))
+        return first if row is None else Task._make(row).idempotency_key or first
 
     def slots_of(self, agent: str) -> int | None:
         """How many tasks of an agent may run at once, by its own setting."""
@@ -264,7 +299,7 @@ class Delegation:
             await self._plane.writer.submit(store.note, spool.task_id, "unsandboxed", offer.reason)
             return ()
         if policy.workspace is not None and not os.path.isdir(policy.workspace):
-            raise no_sandbox(offer._replace(reason=f"the workspace {policy.workspace} is not there"))
+            raise SandboxUnavailable(f"cannot make the sandbox: the workspace {policy.workspace} is not there")
         home = self._plane.home
         found = shutil.which(argv[0], path=path)
         return sandbox.wrapper(
@@ -307,7 +342,9 @@ class Delegation:
             labels=json.dumps(request.labels) if request.labels else "{}",
             source=json.dumps(request.source) if request.source else "{}",
             idempotency_key=request.idempotency_key,
-            request_sha256=_digest(request, parent_id, inputs) if request.idempotency_key else None,
+            request_sha256=_digest(request, None if caller.task else parent_id, inputs)
+            if request.idempotency_key
+            else None,
             inputs=tuple(inputs),
             asked_by=caller.task.id if caller.task else None,
             actions=request.actions,
@@ -345,9 +382,13 @@ class Delegation:
 
     async def _parent(self, request: Request, caller: Caller) -> str | None:
         """What a new task hangs below: the calling task, whatever it says; the operator may name any."""
-        if caller.task is not None:
-            return caller.task.id
-        return None if request.parent_id is None else (await self._plane.find(request.parent_id)).id
+        return caller.task.id if caller.task is not None else await self._named_parent(request, caller)
+
+    async def _named_parent(self, request: Request, caller: Caller) -> str | None:
+        """The parent that the operator named; what a task says of it is not even read."""
+        if caller.task is not None or request.parent_id is None:
+            return None
+        return (await self._plane.find(request.parent_id)).id
 
     async def _take_inputs(self, request: Request) -> list[tuple[str, Artifact]]:
         names = [os.path.basename(path) for path in request.inputs]

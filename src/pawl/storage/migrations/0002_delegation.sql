@@ -193,6 +193,7 @@ CREATE TABLE spent (
   CONSTRAINT "nothing is given back" CHECK (amount > 0)
 ) STRICT;
 CREATE INDEX spent_holder ON spent (holder_id, what, at_ms);
+CREATE INDEX spent_age ON spent (what, at_ms);
 
 -- What tasks reported of the models they used.
 CREATE TABLE usage (
