@@ -164,7 +164,7 @@ TASK_ERRORS = {
     ),
     "sandbox_failed": Ending(
         "failed", "The sandbox of the policy could not be made, and the work does not run without. Nothing ran.",
-        "`pawl logs --stderr` has bwrap's own words; mostly the workspace is missing. `pawl doctor` tries it.",
+        "The message has bwrap's own words; mostly the workspace is missing. `pawl doctor` tries it.",
     ),
     "limits_refused": Ending(
         "failed", "The system refused the limits of the policy, and no program runs without them. Nothing ran.",

@@ -18,6 +18,8 @@ from cli_runs import Ran
 from fake_daemon import FakeDaemon, always, overview
 
 from pawl.home import Home
+from pawl.runner import sandbox
+from pawl.runner.sandbox import Offer
 from pawl.storage.database import migrate
 
 Start = Callable[..., FakeDaemon]
@@ -132,6 +134,36 @@ def test_room_on_the_disk(
     monkeypatch.setattr(os, "statvfs", lambda path: Disk(free, 1, 10, 10))
 
     assert codes()[code] == severity
+
+
+_NONE = Offer(False, None, None, "bubblewrap is not installed")
+_BARRED = Offer(False, "/usr/bin/bwrap", "0.8.0", "bwrap cannot make a sandbox here: setting up uid map: not permitted")
+
+
+@pytest.mark.parametrize(
+    ("offer", "wanted", "code", "severity", "remedy"),
+    [
+        (Offer(True, "/usr/bin/bwrap", "0.8.0", "bubblewrap 0.8.0 works"), True, "sandbox", "info", ""),
+        (_NONE, False, "sandbox_missing", "info", ""),
+        (_NONE, True, "sandbox_missing", "warning", "install bubblewrap"),
+        (_BARRED, True, "sandbox_missing", "warning", "let users make namespaces"),
+    ],
+)
+def test_what_the_machine_offers_in_sandboxes(
+    made: Home, pawl: Pawl, monkeypatch: pytest.MonkeyPatch, offer: Offer, wanted: bool, code: str, severity: str,
+    remedy: str,
+) -> None:  # fmt: skip
+    """A warning, with a remedy, where a policy asks for what cannot be made; the policy is named."""
+    monkeypatch.setattr(sandbox, "available", lambda: offer)
+    if wanted:
+        Path(made.config).write_text('[policies.boxed]\nsandbox = "required"\n')
+
+    (found,) = [one for one in pawl("doctor", "--json").json["findings"] if one["subject"] == "sandbox"]
+
+    assert (found["code"], found["severity"]) == (code, severity)
+    assert found["message"].startswith(offer.reason)
+    assert found["remedy"].startswith(remedy)
+    assert ("[policies.boxed]" in found["message"]) == (severity == "warning")
 
 
 def test_a_clock_that_was_never_set(made: Home, codes: Codes, monkeypatch: pytest.MonkeyPatch) -> None:

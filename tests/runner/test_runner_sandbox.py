@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import signal
 import socket
 import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from keeping import Keeping, lines_of, run
+from keeping import Keeping, lines_of, lives, living_with, run, until
 
 from pawl.errors import SandboxUnavailable
+from pawl.ipc.peer import peer_of
 from pawl.runner import sandbox
 from pawl.runner.launcher import LaunchOrder, LaunchRefused, Limits
+from pawl.runner.lineage import environment_of, lineage
 from pawl.runner.sandbox import Sandbox, available
 from pawl.runner.spool import MarkState, Spool
 from pawl.runner.tree import end_tree, members
@@ -23,6 +29,13 @@ from pawl.runner.tree import end_tree, members
 Make = Callable[[], Keeping]
 _offer = available()
 works = pytest.mark.skipif(not _offer.works, reason=_offer.reason)
+
+
+@pytest.fixture(autouse=True)
+def _hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The tests' own directory is hidden, as it is where it lies in /tmp, wherever it lies."""
+    if not tmp_path.is_relative_to("/tmp"):
+        monkeypatch.setattr(sandbox, "_HIDDEN", (*sandbox._HIDDEN, str(tmp_path.parent)))
 
 
 def box(work: Path | str = "/", *, home: Path | None = None, network: bool = False, **more: tuple[str, ...]) -> Sandbox:
@@ -95,9 +108,52 @@ def test_directories_on_the_way_to_what_is_protected_cannot_be_moved(tmp_path: P
     assert found[str(tmp_path / "a")] == found[str(tmp_path / "a" / "b")] == "--bind"
 
 
+def test_the_outer_is_mounted_before_the_inner(tmp_path: Path) -> None:
+    """Whatever lies in what: a workspace in a home in a hidden directory."""
+    inner = tmp_path / "home" / "work"
+    inner.mkdir(parents=True)
+
+    found = list(mounts(sandbox.wrapper("bwrap", box(inner, home=tmp_path / "home"))))
+
+    assert found[0] == "/"
+    depths = [path.rstrip("/").count("/") for path in found]
+    assert depths == sorted(depths)
+
+
+def test_what_can_be_seen_is_not_mounted_again() -> None:
+    """Readable and protected things cost a mount only where something would hide or open them."""
+    words = sandbox.wrapper("bwrap", box(readable=("/usr/bin/env", "/etc"), protected=("/usr",)))
+
+    assert not {"/usr", "/usr/bin", "/etc"} & set(mounts(words))
+    assert not {"--die-with-parent", "--new-session"} & set(words)
+
+
+def test_a_program_comes_with_its_prefix(tmp_path: Path) -> None:
+    """An environment under a hidden directory is there as a whole, and its neighbours are not."""
+    tool = tmp_path / "env" / "bin" / "tool"
+    tool.parent.mkdir(parents=True)
+    tool.touch()
+
+    found = mounts(sandbox.wrapper("bwrap", box(readable=(str(tool),))))
+
+    assert found[str(tmp_path / "env")] == "--ro-bind"
+    assert str(tmp_path) not in found
+
+
+def test_no_directory_of_a_callers_choice_opens_run() -> None:
+    """The working directory is put back, but not beneath /run, where sockets are."""
+    assert "/run/user/0" not in mounts(sandbox.wrapper("bwrap", box()._replace(cwd="/run/user/0")))
+
+
 def test_the_network_is_a_word(tmp_path: Path) -> None:
     assert "--unshare-net" in sandbox.wrapper("bwrap", box(tmp_path))
     assert "--unshare-net" not in sandbox.wrapper("bwrap", box(tmp_path, network=True))
+
+
+def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+    assert available() == (False, None, None, "bubblewrap is for Linux only")
 
 
 def test_a_machine_without_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -280,5 +336,255 @@ def test_a_sandbox_that_cannot_be_made_refuses_the_launch(keeping: Make, tmp_pat
                 spool = Spool(order.spool)
                 assert spool.worker().state is MarkState.ABSENT
                 assert not os.path.exists(spool.stdout)
+
+    run(test)
+
+
+# --- launches that fail ------------------------------------------------------------------------------------------
+
+
+async def refusal(k: Keeping, order: LaunchOrder) -> LaunchRefused:
+    """A launch that must be refused and leave the spool as it was."""
+    before = sorted(os.listdir(order.spool))
+    with pytest.raises(LaunchRefused) as caught:
+        await k.launch(order)
+    assert sorted(os.listdir(order.spool)) == before
+    return caught.value
+
+
+def test_a_maker_that_fails_refuses_the_launch(keeping: Make, tmp_path: Path) -> None:
+    """With a word or without, under limits or without: never an exit code of the task."""
+    fake = tmp_path / "bwrap"
+
+    async def test() -> None:
+        async with keeping() as k:
+            for script, why in (("echo bwrap: no >&2; exit 1", "bwrap: no"), ("exit 0", "no reason was given")):
+                fake.write_text(f"#!/bin/sh\n{script}\n")
+                fake.chmod(0o755)
+                for limits in (None, Limits(open_files=100)):
+                    error = await refusal(k, k.order(["true"], limits=limits)._replace(wrapper=(str(fake), "--")))
+                    assert (error.code, error.message) == ("sandbox_failed", f"cannot make the sandbox: {why}")
+
+    run(test)
+
+
+def test_what_is_wrong_with_the_program_is_said_first(keeping: Make) -> None:
+    """Its own code, whatever the sandbox would have said."""
+
+    async def test() -> None:
+        async with keeping() as k:
+            error = await refusal(k, k.order(["no-such-program-77"])._replace(wrapper=("/no/bwrap", "--")))
+            assert error.code == "program_not_found"
+
+    run(test)
+
+
+@works
+def test_a_program_that_is_hidden_refuses_the_launch(keeping: Make, tmp_path: Path) -> None:
+    """It is there outside, and not inside."""
+    tool = tmp_path / "tool"
+    tool.symlink_to("/bin/true")
+
+    async def test() -> None:
+        async with keeping() as k:
+            error = await refusal(k, boxed(k, "", box())._replace(argv=[str(tool)]))
+            assert error.message == f"cannot run {tool} in the sandbox: it cannot be seen from there"
+
+    run(test)
+
+
+# --- what holds --------------------------------------------------------------------------------------------------
+
+
+@works
+def test_nothing_of_the_machine_can_be_written_to(keeping: Make, tmp_path: Path) -> None:
+    """By no name, as root neither; the task's own directory can, and what else is in its spool cannot."""
+    work, home = tmp_path / "work", tmp_path / "home"
+    work.mkdir()
+    home.mkdir()
+    (home / "config.toml").write_text("mine")
+    (work / "link").symlink_to(home / "config.toml")
+    parts = "/sys /proc/sys /proc/irq /proc/fs /proc/bus"
+
+    async def test() -> None:
+        async with keeping() as k:
+            made = box(work, home=home, protected=(str(home), k.root))
+            order = k.order(["true"], cwd=str(work), prompt=b"do it")
+            own = Spool(order.spool).files
+            # -writable and test -w ask the kernel and write nothing: a hole must not be a harm
+            script = f"find {parts} -type f -writable 2>/dev/null; for f in link ../home /etc ~ {order.spool}"
+            script += f' {order.spool}/prompt; do [ -w "$f" ] && echo "$f"; done; echo x > {own}/x; cat {own}/../prompt'
+            wrapper = sandbox.wrapper(_offer.program or "", made._replace(writable=(str(work), own)))
+            await k.launch(order._replace(argv=["sh", "-c", script], wrapper=wrapper))
+            await k.end_of(order)
+            assert Path(order.spool, "stdout").read_text() == "do it"
+            assert Path(own, "x").exists()
+
+    run(test)
+
+
+@works
+def test_a_home_in_the_workspace_stays_where_it_is(keeping: Make, tmp_path: Path) -> None:
+    """It cannot be written to, removed or replaced, nor can a directory above it; beside it all is free."""
+    home = tmp_path / "work" / "a" / "home"
+    home.mkdir(parents=True)
+    (home / "config.toml").write_text("mine")
+    script = "echo x > a/home/config.toml; mv a b; mv a/home a/old; rm -rf a; umount a/home; echo y > a/beside"
+
+    async def test() -> None:
+        async with keeping() as k:
+            await said(k, script, box(tmp_path / "work", home=home))
+
+    run(test)
+    assert (home / "config.toml").read_text() == "mine"
+    assert (home.parent / "beside").read_text() == "y\n"
+
+
+@works
+@pytest.mark.skipif(not shutil.which("unshare"), reason="there is no unshare here")
+def test_no_new_namespace_lifts_the_protection(keeping: Make, tmp_path: Path) -> None:
+    """Root of a user namespace of its own can neither remount nor unmount what is read-only."""
+    work, home = tmp_path / "work", tmp_path / "home"
+    work.mkdir()
+    home.mkdir()
+    script = f"unshare -Urm sh -c 'mount -o remount,bind,rw {home}; umount {home}; umount -l /tmp; echo x > {home}/new'"
+
+    async def test() -> None:
+        async with keeping() as k:
+            await said(k, script, box(work, home=home))
+
+    run(test)
+    assert os.listdir(home) == []
+
+
+@works
+def test_the_temporary_directories_are_private(keeping: Make, tmp_path: Path) -> None:
+    """Nothing is in them but what was put back, and nothing written there is seen outside."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    places, mark = ("/tmp", "/run", "/var/tmp", "/dev/shm"), f"mark-of-{os.getpid()}"
+    script = f"ls {tmp_path} /run /var/tmp /dev/shm | grep -v :; for d in {' '.join(places)}; do : > $d/{mark}; done"
+
+    async def test() -> None:
+        async with keeping() as k:
+            out, code = await said(k, script, box(work))
+            assert (out.split(), code) == (["work"], 0)
+
+    run(test)
+    assert not [place for place in places if os.path.exists(f"{place}/{mark}")]
+
+
+@works
+def test_paths_through_links_are_there_as_they_are_spelled(keeping: Make, tmp_path: Path) -> None:
+    """The links that were hidden are made again."""
+    for name in ("work", "home"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "home" / "file").write_text("mine ")
+    (tmp_path / "by").symlink_to(tmp_path / "work")
+    (tmp_path / "to").symlink_to("home")
+
+    async def test() -> None:
+        async with keeping() as k:
+            out, _ = await said(
+                k, f"cat {tmp_path}/to/file; echo > {tmp_path}/by/x; pwd -P", box(tmp_path / "by", home=tmp_path / "to")
+            )
+            assert out == f"mine {tmp_path}/work\n"
+
+    run(test)
+    assert (tmp_path / "work" / "x").exists()
+
+
+@works
+def test_no_descriptor_is_left_over(keeping: Make, tmp_path: Path) -> None:
+    """The program has its three streams; the fourth is how the directory is read."""
+
+    async def test() -> None:
+        async with keeping() as k:
+            for limits in (None, Limits(cpu_s=100, memory_bytes=2**31, open_files=200)):
+                assert await said(k, "ls /proc/self/fd | wc -l", box(tmp_path), limits=limits) == ("4\n", 0)
+
+    run(test)
+
+
+# --- whose it is, and how it ends --------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def answering(path: str) -> Iterator[list[tuple[int, list[int], dict[str, str]]]]:
+    """A listener that notes who called, as the daemon finds it out."""
+    found: list[tuple[int, list[int], dict[str, str]]] = []
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            pid = peer_of(connection).pid
+            found.append((*lineage(pid), environment_of(pid)))
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        yield found
+        thread.join(10)
+
+
+@works
+def test_the_daemon_sees_whose_call_it_is(keeping: Make, tmp_path: Path) -> None:
+    """Session, ancestry and environment of a caller in there lead to the task."""
+    code = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect('{tmp_path}/s'); s.recv(1)"
+
+    async def test() -> None:
+        async with keeping() as k:
+            with answering(f"{tmp_path}/s") as callers:
+                order = boxed(k, f'/usr/bin/env python3 -c "{code}"; :', box(home=tmp_path))
+                worker = await k.launch(order)
+                assert (await k.end_of(order))[0].code == 0
+            session, ancestors, env = callers[0]
+            assert session == worker.pid
+            assert worker.pid in ancestors
+            assert env["PAWL_TASK_ID"] == order.task_id
+
+    run(test)
+
+
+@works
+def test_what_outlives_the_program_is_left_over_and_found(keeping: Make, tmp_path: Path, marker: str) -> None:
+    """Out of its session, without its parents and its environment: it is below the sandbox's first process."""
+
+    async def test() -> None:
+        async with keeping() as k:
+            order = boxed(k, f"(setsid env -i sleep {marker} &); exit 3", box(tmp_path))
+            worker = await k.launch(order)
+            record, leftovers = await k.end_of(order)
+            assert (record.code, leftovers) == (3, True)
+
+            assert (await end_tree(worker, order.task_id, 0.2)).left == []
+
+            await until(lambda: living_with(marker) == [], "what was left over to be gone")
+
+    run(test)
+
+
+@works
+def test_it_outlives_its_keeper(keeping: Make, tmp_path: Path, marker: str) -> None:
+    """The keeper's death ends nothing in it."""
+
+    async def test() -> None:
+        async with keeping() as k:
+            order = boxed(k, f"exec sleep {marker}", box(tmp_path))
+            worker = await k.launch(order)
+            await until(lambda: len(living_with(marker)) == 1, "the program to run")
+            keeper = k.keeper.identity
+            assert keeper is not None
+
+            os.kill(keeper.pid, signal.SIGKILL)
+            await k.lost.wait()
+            await until(lambda: not lives(keeper.pid), "the keeper to be gone")
+
+            assert lives(worker.pid)
+            assert len(living_with(marker)) == 1
+            assert (await end_tree(worker, order.task_id, 0.2)).left == []
 
     run(test)

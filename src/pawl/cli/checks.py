@@ -142,9 +142,12 @@ def sandboxes(home: Home) -> Iterator[Finding]:
         return
     wanted = _policies_with_sandbox(home)
     who = f"; {', '.join(wanted)} asks for one" if wanted else "; no policy asks for one"
+    mend = 'install bubblewrap (the package "bubblewrap")'
+    if offer.program is not None:
+        mend = "let users make namespaces (see the system's AppArmor and sysctl settings for user namespaces)"
     yield Finding(
         "sandbox_missing", "warning" if wanted else "info", "sandbox", f"{offer.reason}{who}",
-        'install bubblewrap (the package "bubblewrap"), or set sandbox = "off"' if wanted else "",
+        f'{mend}, or set sandbox = "off"' if wanted else "",
     )  # fmt: skip
 
 

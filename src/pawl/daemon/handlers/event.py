@@ -25,7 +25,9 @@ async def list_(app: App, call: Call, params: messages.Events) -> Any:
     """
     viewer = call.caller.viewer
     if viewer is not None and params.subject is None:
-        raise OperatorOnly("cannot read the whole audit log from inside a task: name one task, with --subject")
+        raise OperatorOnly(
+            "cannot read the whole audit log from inside a task: name one task, like `pawl events --task TASK`"
+        )
     by_prefix = params.subject != "daemon" and len(params.subject or "") < ID_CHARACTERS
     if params.subject is not None and (viewer is not None or by_prefix):
         task = await readable(app, call, params.subject, itself=True)

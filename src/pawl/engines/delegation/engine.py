@@ -307,7 +307,7 @@ class Delegation:
             Sandbox(
                 writable=(*([policy.workspace] if policy.workspace else []), spool.files),
                 readable=(os.path.dirname(home.socket), *_OURSELVES, *([found] if found else [])),
-                protected=(home.path,),
+                protected=(home.path, home.data, home.run, home.logs),
                 network=policy.network == "on",
                 cwd=cwd,
             ),

@@ -48,7 +48,8 @@ async def _sandbox(plane: ControlPlane, task: Task) -> list[dict[str, Any]]:
     row = await plane.reader.one(Q.unsandboxed, (task.id,))
     if row is None:
         return []
-    return [_step("sandbox", "skipped", f"it runs without the one that its policy prefers: {Event._make(row).reason}")]
+    unguarded = "it runs without the one that its policy prefers, with a network and free to write anywhere"
+    return [_step("sandbox", "skipped", f"{unguarded}: {Event._make(row).reason}")]
 
 
 def _course(plane: ControlPlane, task: Task) -> list[dict[str, Any]]:
