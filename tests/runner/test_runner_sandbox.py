@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from keeping import Keeping, lines_of, lives, living_with, run, until
 
@@ -57,6 +59,23 @@ def mounts(words: tuple[str, ...]) -> dict[str, str]:
             at += 1
         at += 1
     return found
+
+
+@pytest.fixture(autouse=True)
+def _no_strays() -> Iterator[None]:
+    """What a sandbox leaves to whoever adopts orphans may be this very process: later tests count its children."""
+    before = _children()
+    yield
+    until = time.monotonic() + 10
+    while (left := _children() - before) and time.monotonic() < until:
+        for pid in left:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.01)
+
+
+def _children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
 
 
 # --- what is mounted --------------------------------------------------------------------------------------------
