@@ -204,7 +204,7 @@ def test_dl13_lists_of_tools(daemon: Daemon) -> None:
     daemon.configure(CONFIG)
     daemon.start()
     for tools, seen in cases.items():
-        agent = '[agents.a]\ncommand = ["sh", "-c", "echo ${PAWL_ALLOWED_TOOLS-*}"]\npolicy = "p"\n'
+        agent = '[agents.a]\ncommand = ["sh", "-c", "set -f; echo ${PAWL_ALLOWED_TOOLS-*}"]\npolicy = "p"\n'
         daemon.configure(f"{CONFIG}[policies.p]\n{tools}\n{agent}")
         daemon.call("config.reload")
         assert daemon.result(daemon.delegate("a", "", wait=True)["id"]).decode().strip() == seen
