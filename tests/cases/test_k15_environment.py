@@ -46,7 +46,7 @@ def test_b137_secrets_of_the_daemon_stay_with_it(daemon: Daemon) -> None:
         assert {"PATH", "HOME", "LANG"} <= set(found)
         assert {name for name in found if name.startswith("PAWL_")} == {
             "PAWL_HOME", "PAWL_SOCKET", "PAWL_TASK_ID", "PAWL_AGENT", "PAWL_DEPTH", "PAWL_IDEMPOTENCY_KEY",
-            "PAWL_TASK_DIR", "PAWL_WORKSPACE",
+            "PAWL_TASK_DIR", "PAWL_WORKSPACE", "PAWL_TASK_TOKEN",
         }  # fmt: skip
 
 

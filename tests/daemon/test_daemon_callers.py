@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,10 @@ import pytest
 from harness import rows
 from harness.daemon import CONFIG, Daemon, until
 from harness.fixtures import Ran, gate
+from pawl.daemon.callers import Callers
+from pawl.errors import PeerRefused
+from pawl.ipc.peer import Peer
+from pawl.runner.identity import identity_of
 
 _POLICY = """
 [policies.boss]
@@ -37,10 +42,14 @@ import json, socket, sys
 path, method, params = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 s = socket.socket(socket.AF_UNIX)
 s.connect(path)
-for number, (name, what) in enumerate([("hello", {"protocol": 1}), (method, params)]):
-    s.sendall(json.dumps({"jsonrpc": "2.0", "id": number, "method": name, "params": what}).encode() + b"\\n")
+asked = [("hello", {"protocol": 1}), (method, params)]
+frames = [{"jsonrpc": "2.0", "id": number, "method": name, "params": what} for number, (name, what) in enumerate(asked)]
+try:
+    s.sendall("".join(json.dumps(frame) + "\\n" for frame in frames).encode())
+except OSError:
+    pass  # refused before we said anything: it says why
 for line in s.makefile():
-    if json.loads(line).get("id") == 1:
+    if json.loads(line).get("id") != 0:
         print(line, flush=True)
         break
 """
@@ -107,6 +116,144 @@ def test_a_program_that_escaped_everything_is_nobody(daemon: Daemon, call: Any, 
 
     assert [task.creator for task in rows.tasks(daemon.home)] == ["operator"]
     assert "peer_refused" in daemon.log()
+
+
+def _nested(times: int, words: str, tmp_path: Path) -> str:
+    """A program that forks that deep, each generation living on, then runs these words with nothing to tell by."""
+    script = tmp_path / "nested.py"
+    script.write_text(
+        "import os, subprocess, sys\n"
+        "for _ in range(int(sys.argv[1])):\n"
+        "    child = os.fork()\n"
+        "    if child:\n"
+        "        os.waitpid(child, 0)\n"
+        "        os._exit(0)\n"
+        "os.setsid()\n"
+        "subprocess.run(['/bin/sh', '-c', sys.argv[2]], env={})\n"
+    )
+    quoted = words.replace("'", "'\\''")
+    return f"{sys.executable} -I -S {script} {times} '{quoted}'"
+
+
+def test_depth_is_no_escape(daemon: Daemon, call: Any, tmp_path: Path) -> None:
+    """However many generations lie between, it descends from its worker."""
+    daemon.start()
+    inner = call("task.delegate", agent="echo", prompt="inner")
+
+    outer = daemon.delegate("boss", _nested(200, inner, tmp_path), wait=True)
+
+    child = _answer(daemon, outer["id"])["result"]
+    assert (child["creator"], child["parent_id"]) == ("boss", outer["id"])
+
+
+def test_a_connector_that_has_ended_is_nobody(daemon: Daemon, call: Any, tmp_path: Path) -> None:
+    """A child connects on a shared socket and ends: whose connection it is cannot be told any more."""
+    daemon.start()
+    script = tmp_path / "dead.py"
+    script.write_text(
+        "import os, socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX)\n"
+        "if not os.fork():\n"
+        "    os.kill(int(sys.argv[2]), 19)  # the daemon, so that it looks too late\n"
+        "    s.connect(sys.argv[1])\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "os.kill(int(sys.argv[2]), 18)\n"
+        "print(s.recv(65536).decode(), flush=True)\n"
+    )
+
+    outer = daemon.delegate("boss", f"{sys.executable} -I -S {script} {daemon.home.socket} {daemon.pid}", wait=True)
+
+    assert b"peer_refused" in daemon.result(outer["id"])
+    assert [task.agent for task in rows.tasks(daemon.home)] == ["boss"]
+
+
+def test_a_pid_that_changed_hands_is_nobody() -> None:
+    """Whoever has the number now did not connect."""
+    callers = Callers(SimpleNamespace(supervisor=SimpleNamespace(live={})))  # type: ignore[arg-type]
+
+    with pytest.raises(PeerRefused):
+        callers.caller(Peer(os.getpid(), os.getuid(), "1"))
+
+
+_LATER = "env -i setsid -f sh -c 'sleep 0.3; while [ ! -e {go} ]; do sleep 0.05; done; {inner} > {out} 2>&1'"
+
+
+def test_an_escaped_program_is_nobody_after_a_restart_either(daemon: Daemon, call: Any, tmp_path: Path) -> None:
+    """It is below the keeper of the daemon before, which stays as long as it has a child."""
+    daemon.start()
+    go, out = tmp_path / "go", tmp_path / "out"
+    script = tmp_path / "inner.sh"
+    script.write_text(call("task.delegate", agent="echo", prompt="inner"))
+    words = _LATER.format(go=go, out=out, inner=f"sh {script}")
+    outer = daemon.delegate("boss", f"{words}; exec sleep 600")["id"]
+    until(lambda: rows.task(daemon.home, outer).worker_pid, "it never ran")
+    daemon.kill()
+    daemon.start()
+    go.touch()
+
+    answer = until(lambda: out.exists() and out.read_text(), "it never called")
+    assert "peer_refused" in answer
+    assert [task.agent for task in rows.tasks(daemon.home)] == ["boss"]
+    daemon.cancel(outer)
+
+
+def test_a_stray_ends_with_the_last_task_that_could_have_made_it(daemon: Daemon, tmp_path: Path) -> None:
+    """No session, no parent, no environment says whose it is: it lives as long as an older worker."""
+    daemon.start()
+    older = daemon.delegate("sh", "exec sleep 600")["id"]
+    until(lambda: rows.task(daemon.home, older).worker_pid, "it never ran")
+    pid_file = tmp_path / "pid"
+    words = (
+        f"env -i setsid -f sh -c 'echo $$ > {pid_file}; exec sleep 600'; while [ ! -s {pid_file} ]; do sleep 0.02; done"
+    )
+    daemon.delegate("sh", words, wait=True)
+    stray = int(pid_file.read_text())
+
+    assert identity_of(stray)  # it may be the older task's
+    daemon.cancel(older)
+    until(lambda: not identity_of(stray), "it lives on")
+
+
+@pytest.mark.parametrize("lie", ["PAWL_TASK_ID={other}", "PAWL_TASK_ID={other} PAWL_TASK_TOKEN=0", "PAWL_TASK_TOKEN=0"])
+def test_a_task_that_an_escaped_program_names_is_not_believed(
+    daemon: Daemon, call: Any, tmp_path: Path, lie: str
+) -> None:
+    """An id is no secret. Only the token beside it proves that a program was started as part of that task."""
+    daemon.start()
+    other = daemon.delegate("sh", "exec sleep 600")["id"]
+    until(lambda: rows.task(daemon.home, other).worker_pid, "it never ran")
+    script, out = tmp_path / "inner.sh", tmp_path / "out"
+    script.write_text(call("task.delegate", agent="echo", prompt="inner"))
+
+    words = f"{lie.format(other=other)} setsid -f sh -c 'sleep 0.3; sh {script} > {out}.new 2>&1; mv {out}.new {out}'"
+    outer = daemon.delegate("boss", f"{words} & exec sleep 600")["id"]
+
+    answer = until(lambda: out.exists() and out.read_text(), "it never called")
+    assert "peer_refused" in answer
+    assert {task.agent for task in rows.tasks(daemon.home)} == {"boss", "sh"}
+    for task_id in (outer, other):
+        daemon.cancel(task_id)
+
+
+def test_an_escaped_program_with_its_own_environment_is_its_task_after_a_restart(
+    daemon: Daemon, call: Any, tmp_path: Path
+) -> None:
+    """The token holds across daemons: session and ancestry say nothing, and it is known all the same."""
+    daemon.start()
+    script, go, out = tmp_path / "inner.sh", tmp_path / "go", tmp_path / "out"
+    script.write_text(call("task.delegate", agent="echo", prompt="inner"))
+    wait = f"while [ ! -e {go} ]; do sleep 0.05; done"
+    words = f"setsid -f sh -c '{wait}; sh {script} > {out}.new 2>&1; mv {out}.new {out}'"
+    outer = daemon.delegate("boss", f"{words} & exec sleep 600")["id"]
+    until(lambda: rows.task(daemon.home, outer).worker_pid, "it never ran")
+    daemon.kill()
+    daemon.start()
+    go.touch()
+
+    answer = until(lambda: out.exists() and out.read_text(), "it never called")
+    assert json.loads(answer)["result"]["parent_id"] == outer
+    daemon.cancel(outer)
 
 
 def test_a_quick_program_is_no_operator(daemon: Daemon, call: Any) -> None:

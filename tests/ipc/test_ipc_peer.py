@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,26 +16,47 @@ from ipc.serving import Serving
 from ipc.wire import code, request
 from pawl.ipc import server
 from pawl.ipc.peer import Peer, peer_of
+from pawl.runner.identity import own_identity
 
 
 def test_the_kernel_names_this_very_process() -> None:
     """Both ends of a pair are ours."""
     one, other = socket.socketpair()
     with one, other:
-        assert peer_of(one) == Peer(os.getpid(), os.geteuid())
+        assert peer_of(one) == Peer(os.getpid(), os.geteuid(), own_identity().start)
+
+
+def test_one_that_connected_and_ended_has_no_start(tmp_path: Path) -> None:
+    """Its PID may be anybody's next: whoever took the number is not the one who connected."""
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as calling:
+        listening.bind(path)
+        listening.listen()
+        child = os.fork()
+        if not child:
+            calling.connect(path)
+            os._exit(0)
+        os.waitpid(child, 0)
+        accepted, _ = listening.accept()
+        with accepted:
+            peer = peer_of(accepted)
+
+    assert (peer.pid, peer.start) in ((child, ""), (0, ""))
 
 
 def test_a_high_uid_is_not_negative(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uids have 32 bits without a sign; the owner of one over two thousand millions is still the owner."""
 
     class HighUid:
-        def getsockopt(self, *_: int) -> bytes:
+        def getsockopt(self, level: int, option: int, size: int = 0) -> bytes:
+            if not size:
+                raise OSError(errno.ENOPROTOOPT, "an old kernel")
             return (7).to_bytes(4, "little") + (4_000_000_000).to_bytes(4, "little") * 2
 
     if not hasattr(socket, "SO_PEERCRED"):
         pytest.skip("this system has no SO_PEERCRED")
 
-    assert peer_of(HighUid()) == Peer(7, 4_000_000_000)  # type: ignore[arg-type]
+    assert peer_of(HighUid())[:2] == (7, 4_000_000_000)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("uid", [0, os.geteuid()])

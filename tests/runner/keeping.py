@@ -21,10 +21,12 @@ DEADLINE_S = 20.0
 class Keeping:
     """One keeper and the tasks that a test runs on it. Ends all of them by identity when the test is over."""
 
-    def __init__(self, root: str, cwd: str) -> None:
+    def __init__(self, root: str, cwd: str, *, kill_grace_ms: int = 10_000) -> None:
         self.root = root
         self.cwd = cwd
-        self.keeper = Keeper(on_exit=self._on_exit, on_lost=self._on_lost, log=f"{root}/keeper.log")
+        self.keeper = Keeper(
+            on_exit=self._on_exit, on_lost=self._on_lost, kill_grace_ms=kill_grace_ms, log=f"{root}/keeper.log"
+        )
         self.lost = asyncio.Event()
         self.exits: dict[str, asyncio.Future[tuple[ExitRecord, bool]]] = {}
         self.started: list[tuple[str, ProcessIdentity]] = []

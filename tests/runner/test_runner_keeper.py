@@ -25,7 +25,7 @@ from keeping import (
 )
 
 from pawl.ids import new_id
-from pawl.runner import launcher, tree
+from pawl.runner import kernel, launcher, tree
 from pawl.runner.exits import Exits
 from pawl.runner.identity import Liveness, ProcessIdentity, probe
 from pawl.runner.launcher import LaunchRefused
@@ -157,12 +157,12 @@ def test_a_bar_and_a_launch_at_once_never_both_win(keeping: Make) -> None:
     async def test() -> None:
         outcomes = set()
         async with keeping() as k:
-            for _ in range(300):
+            for number in range(300):
                 order = k.order(["true"])
                 spool = Spool(order.spool)
                 launch = asyncio.ensure_future(k.launch(order))
-                delay_s = random.random() * 0.002
-                await asyncio.sleep(delay_s)
+                if number % 4:  # else at once, before the order is on its way
+                    await asyncio.sleep(random.random() * 0.002)
                 mark = await asyncio.to_thread(spool.bar)
 
                 if mark.state is MarkState.BARRED:
@@ -327,4 +327,33 @@ def raw_keeper() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     ours, theirs = socket.socketpair()
     ours.settimeout(DEADLINE_S)
     with theirs:
-        return ours, launcher._start_process(theirs, None)
+        return ours, launcher._start_process(theirs, None, ["10000", ""])
+
+
+@pytest.mark.skipif(not kernel.HAS_PROC, reason="orphans come to a keeper on Linux only")
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_keeper_ends_its_strays_before_itself(root: str, stubborn: bool) -> None:
+    """Daemon and worker are gone; what neither session nor parent nor environment assigns to a task is ended."""
+
+    async def test() -> None:
+        async with Keeping(root, root, kill_grace_ms=50) as k:
+            deaf = "trap '' TERM; " if stubborn else ""
+            script = f"env -i setsid -f sh -c '{deaf}echo $$ > {root}/stray; while :; do /bin/sleep 0.1; done'"
+            order = k.order(
+                ["sh", "-c", f"{script}; while [ ! -s {root}/stray ]; do sleep 0.02; done; read x < {root}/go"]
+            )
+            os.mkfifo(f"{root}/go")
+            await k.launch(order)
+            await until(lambda: os.path.exists(f"{root}/stray") and os.path.getsize(f"{root}/stray"), "no stray")
+            stray = int(Path(f"{root}/stray").read_text())
+            keeper = k.keeper.identity
+            assert keeper is not None
+            await k.keeper.close()
+            assert lives(stray)
+
+            Path(f"{root}/go").write_text("x")
+
+            await until(lambda: not lives(stray), "the stray lives on")
+            await until(lambda: probe(keeper) is Liveness.GONE, "the keeper stays")
+
+    run(test)

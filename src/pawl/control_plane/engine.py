@@ -7,6 +7,7 @@ and stopping. Nothing here decides about a row: ``store`` does.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -26,7 +27,9 @@ from pawl.ids import ID_CHARACTERS, PREFIX_CHARACTERS_MIN
 from pawl.log import logger
 from pawl.runner import exits
 from pawl.runner.identity import ProcessIdentity, own_identity
+from pawl.runner.keepers import Keepers
 from pawl.runner.launcher import Keeper, LaunchOrder, become_subreaper
+from pawl.runner.tokens import Tokens
 from pawl.storage import ArtifactStore, Reader, Writer
 from pawl.timers import Timers
 
@@ -51,12 +54,14 @@ class ControlPlane:
         self.timers = timers
         self.owner: ProcessIdentity = own_identity()
         self.settings = Settings()
+        self.keepers = Keepers(home.path)
+        self.tokens = Tokens(home.run)
         self.settlement = Settlement(writer, reader, artifacts, timers, self.owner)
         self.dispatcher = Dispatcher(writer, reader, timers, self.owner, self._started, self._expired)
         self.supervisor = Supervisor(
             home=home, writer=writer, reader=reader, artifacts=artifacts, timers=timers, owner=self.owner,
             settlement=self.settlement, launch=self._launch, over=self._over,
-            take=self.dispatcher.take, release=self.dispatcher.over,
+            take=self.dispatcher.take, release=self.dispatcher.over, tokens=self.tokens,
         )  # fmt: skip
         self.recovery = Recovery(
             home=home, writer=writer, reader=reader, timers=timers, owner=self.owner,
@@ -77,6 +82,8 @@ class ControlPlane:
     async def recover(self) -> None:
         """Make every row true again. Before the socket opens."""
         become_subreaper()
+        self.keepers.find()
+        self.tokens.open()
         self.artifacts.sweep()
         await self.recovery.run()
         await self.recovery.sweep_spools()
@@ -314,8 +321,12 @@ class ControlPlane:
         return self._keeper_starting is not None
 
     async def _new_keeper(self) -> Keeper:
-        keeper = Keeper(on_exit=self.supervisor.worker_ended, on_lost=self._keeper_lost, log=self.home.keeper_log)
+        keeper = Keeper(
+            on_exit=self.supervisor.worker_ended, on_lost=self._keeper_lost, home=os.path.realpath(self.home.path),
+            kill_grace_ms=self.settings.kill_grace_ms, log=self.home.keeper_log,
+        )  # fmt: skip
         await keeper.start()
+        self.keepers.add(keeper.identity)
         return keeper
 
     def _keeper_lost(self) -> None:

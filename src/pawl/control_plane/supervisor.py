@@ -26,6 +26,7 @@ from pawl.control_plane.work import Inline, Plan, Program, Refusal, Roster, Sett
 from pawl.errors import PawlError, StorageError
 from pawl.home import Home
 from pawl.log import logger
+from pawl.runner import tokens
 from pawl.runner.exits import Exits
 from pawl.runner.identity import ProcessIdentity
 from pawl.runner.launcher import KeeperLost, LaunchOrder, LaunchRefused
@@ -86,6 +87,7 @@ class Supervisor:
         over: Callable[[Task, Task | None], None],
         take: Callable[[str], None],
         release: Callable[[Task], None],
+        tokens: tokens.Tokens,
     ) -> None:
         self._home = home
         self._writer = writer
@@ -98,6 +100,7 @@ class Supervisor:
         self._tell_over = over
         self._take = take
         self._release = release
+        self._tokens = tokens
         self._exits = Exits()
         self._drivers: set[asyncio.Task[None]] = set()
         self._removals: set[asyncio.Future[None]] = set()
@@ -251,7 +254,8 @@ class Supervisor:
         if live.early is not None:
             return None
         stdin = live.spool.prompt if plan.reads_prompt else None
-        order = LaunchOrder(task.id, plan.argv, plan.env, plan.cwd, live.spool.path, stdin, plan.limits, plan.wrapper)
+        env = {**plan.env, tokens.VARIABLE: self._tokens.of(task.id)}
+        order = LaunchOrder(task.id, plan.argv, env, plan.cwd, live.spool.path, stdin, plan.limits, plan.wrapper)
         try:
             async with asyncio.timeout(_LAUNCH_S):
                 live.worker = await self._launched(live, order)

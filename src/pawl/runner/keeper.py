@@ -1,7 +1,8 @@
 """The keeper: the process that is the parent of all workers of one daemon, and outlives it for their sake.
 
 It takes orders over a socket pair, starts workers, writes their exit records and reports both. When the daemon
-is gone (end of file) it takes no more orders, waits for the workers it has, writes their records and ends. Nobody
+is gone (end of file) it takes no more orders, waits for the workers it has, writes their records, and ends when it
+has no child left: as long as anything descends from it, that is known to be work of its home. Nobody
 talks to a keeper whose daemon is gone: the next daemon starts its own, and adopts the old workers by their identity,
 their mark and their record. So the protocol never meets another version of itself.
 
@@ -10,6 +11,9 @@ their mark and their record. So the protocol never meets another version of itse
     <- {"op": "launched", "task", "pid", "start", "boot_id"}     one answer for each order, in their order
     <- {"op": "refused", "task", "code", "message", "errno"}
     <- {"op": "exited", "task", "record", "leftovers"}           once for each worker
+
+Orphans come to it. Those that bear the id of a task are ended with that task, by the daemon. A stray bears none, or a
+false one: it is ended here, once no worker lives that could have made it, which is to say that all are younger.
 
 One thread, one loop. It must never die of a bug in the handling of one task: all others would lose their parent.
 It runs in a bare interpreter (``-I -S``) and imports everything at its start: an upgrade may replace the files
@@ -41,6 +45,7 @@ _ORDERS_A_TURN = 4
 _ENDS_A_TURN = 256
 _READ_BYTES = 262_144
 _RETRY_MS = 500
+_DAEMONS_TURN_S = 10.0  # beyond the grace: how long a daemon has to end what it knows by its id
 # What the system may take back: full, out of something, or a file system that comes back writable.
 _PASSING = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE,
@@ -63,7 +68,7 @@ class Worker:
 class Keeper:
     """The loop and what it knows. ``link`` is the descriptor of a non-blocking socket."""
 
-    def __init__(self, link: int) -> None:
+    def __init__(self, link: int, kill_grace_s: float) -> None:
         self.link = link  # -1 when the daemon is gone
         self.inbox = bytearray()
         self.outbox = bytearray()
@@ -73,6 +78,7 @@ class Keeper:
         self.stuck: set[int] = set()  # zombies whose record could not be written yet
         self.unmarked: set[int] = set()  # workers whose mark could not be filled yet
         self.more_ends = False
+        self.strays = Strays(kill_grace_s)
         self.identity = (os.getpid(), kernel.start_of(os.getpid()), kernel.boot_id())
         self.wakeup = _wake_on_signals()
         self.poll = select.poll()
@@ -80,11 +86,11 @@ class Keeper:
         self.poll.register(self.wakeup, select.POLLIN)
 
     def run(self) -> None:
-        """Work until the daemon is gone and the last worker has ended."""
+        """Work until the daemon is gone and the last child has ended."""
         pid, start, boot = self.identity
         self.tell({"op": "ready", "pid": pid, "start": start, "boot_id": boot})
         self.send()
-        while self.link >= 0 or self.workers:
+        while self.link >= 0 or self.workers or kernel.own_thread_children():
             try:
                 self.turn()
             except Exception:
@@ -97,11 +103,12 @@ class Keeper:
         self.take_orders()
         self.collect_ends()
         self.fill_marks()
+        self.strays.end(time.monotonic())
         self.send()
 
     def sleep(self) -> None:
         """Until something happens; shortly, while something has to be tried again."""
-        timeout = _RETRY_MS if self.stuck or self.unmarked else None
+        timeout = _RETRY_MS if self.stuck or self.unmarked or self.strays.doomed else None
         if self.more_ends or b"\n" in self.inbox:
             timeout = 0
         ready = [descriptor for descriptor, _ in self.poll.poll(timeout)]
@@ -190,14 +197,19 @@ class Keeper:
 
     def collect_ends(self) -> None:
         """Write the record of each worker that ended, let its PID go, and report it."""
+        reaped = False
         for end in self.ends():
             worker = self.workers.get(end.pid)
             if worker is None:
                 end.reap()  # an orphan that some worker left behind
+                self.strays.forget(end.pid)
+                reaped = True
             else:
                 self.put_record(worker, end)
         if self.ended:
             self.report()
+        elif reaped:
+            self.look_for_strays(kernel.own_thread_children() or [])  # its children are ours now
 
     def ends(self) -> Iterator[reap.End]:
         """Children that have ended, not more than fit one turn. The caller reaps each, or leaves it in ``stuck``."""
@@ -238,7 +250,7 @@ class Keeper:
     def report(self) -> None:
         """Tell the daemon, once the zombies are reaped: they would pass for members of their group."""
         children = kernel.own_thread_children()
-        strays = [pid for pid in children or [] if pid not in self.workers]
+        strays = self.look_for_strays(children or [])
         while self.ended:
             worker = self.ended[0]
             if children is None:
@@ -247,6 +259,50 @@ class Keeper:
                 left = bool(strays) and (_group_lives(worker.pid) or any(_is_of(pid, worker) for pid in strays))
             self.tell({"op": "exited", "task": worker.task, "record": worker.record, "leftovers": left})
             del self.ended[0]
+
+    def look_for_strays(self, children: list[int]) -> list[int]:
+        """The orphans among our children. Dooms those that no living worker can have made."""
+        orphans = [pid for pid in children if pid not in self.workers]
+        if orphans:
+            tasks = {worker.task for worker in self.workers.values()}
+            oldest = min((int(worker.start) for worker in self.workers.values() if worker.start), default=None)
+            self.strays.look(orphans, tasks, oldest, time.monotonic())
+        return orphans
+
+
+class Strays:
+    """Orphans that are of no living task, and when each is ended: TERM, the grace, KILL. Clock: monotonic, seconds."""
+
+    def __init__(self, kill_grace_s: float) -> None:
+        self.kill_grace_s = kill_grace_s
+        self.doomed: dict[int, list[tuple[float, int]]] = {}  # what each is still to be sent, and when
+
+    def look(self, orphans: list[int], tasks: set[str], oldest: int | None, now_s: float) -> None:
+        """Doom those that are older than the oldest worker, whose start is ``oldest``; all where there is none.
+
+        One that bears the id of a task which has ended is the daemon's to end, and gets the time for that first.
+        """
+        for pid in orphans:
+            if pid in self.doomed:
+                continue
+            start = kernel.start_of(pid)
+            if not start or (oldest is not None and int(start) >= oldest):
+                continue
+            named = os.fsdecode(kernel.value_of(pid, b"PAWL_TASK_ID"))
+            if named not in tasks:
+                due_s = now_s + (self.kill_grace_s + _DAEMONS_TURN_S if named else 0)
+                self.doomed[pid] = [(due_s, signal.SIGTERM), (due_s + self.kill_grace_s, signal.SIGKILL)]
+
+    def end(self, now_s: float) -> None:
+        """Send what is due. No PID can change hands: it is our child, and reaped by nobody else."""
+        for pid, due in self.doomed.items():
+            while due and due[0][0] <= now_s:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, due.pop(0)[1])
+
+    def forget(self, pid: int) -> None:
+        """It has ended and was reaped."""
+        self.doomed.pop(pid, None)
 
 
 def _end_of(pid: int) -> reap.End | None:
@@ -313,4 +369,4 @@ def main() -> None:
     os.chdir("/")
     kernel.set_name(b"pawl-keeper")
     kernel.become_subreaper()
-    Keeper(link).run()
+    Keeper(link, int(sys.argv[3]) / 1000).run()

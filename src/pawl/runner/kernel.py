@@ -146,6 +146,18 @@ def carries(pid: int, name: bytes, value: bytes, proc: str = PROC) -> bool:
     return name + b"=" + value in environment.split(b"\0")
 
 
+def value_of(pid: int, name: bytes, proc: str = PROC) -> bytes:
+    """What a variable was when a process was started; empty where there was none, or it cannot be read."""
+    try:
+        environment = read_file(f"{proc}/{pid}/environ")
+    except OSError:
+        return b""
+    for item in environment.split(b"\0"):
+        if item.startswith(name + b"="):
+            return item[len(name) + 1 :]
+    return b""
+
+
 def become_subreaper() -> bool:
     """Become the parent of all orphans below this process. False where the system has no such thing."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -83,6 +83,7 @@ class Keeper:
     launched, after its exit record is on disk and its PID is free; ``leftovers`` says that processes of the task
     seem to live on. Whoever awaits ``launch`` directly has its answer before.
     ``on_lost()`` is called once when the keeper ends without ``close``: ``living`` names the workers it left.
+    ``home`` stands in its command line, for ``keepers.Keepers``; ``kill_grace_ms`` is what strays get (``keeper``).
     """
 
     def __init__(
@@ -90,10 +91,13 @@ class Keeper:
         *,
         on_exit: Callable[[str, ExitRecord, bool], None],
         on_lost: Callable[[], None],
+        home: str = "",
+        kill_grace_ms: int = 10_000,
         log: str | None = None,
     ) -> None:
         self._on_exit = on_exit
         self._on_lost = on_lost
+        self._words = [str(kill_grace_ms), home]
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._link: _Link | None = None
@@ -117,7 +121,7 @@ class Keeper:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         try:
-            self._process = _start_process(theirs, self._log)
+            self._process = _start_process(theirs, self._log, self._words)
         except OSError as error:
             ours.close()
             raise KeeperLost(f"cannot start the keeper: {error.strerror}") from error
@@ -239,7 +243,7 @@ class _Link(asyncio.Protocol):
         self._at_end()
 
 
-def _start_process(link: socket.socket, log: str | None) -> subprocess.Popen[bytes]:
+def _start_process(link: socket.socket, log: str | None, words: list[str]) -> subprocess.Popen[bytes]:
     """Start a bare interpreter that finds this very package, installed or editable, after its own library."""
     roots = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     if not kernel.HAS_PROC:
@@ -247,7 +251,7 @@ def _start_process(link: socket.socket, log: str | None) -> subprocess.Popen[byt
 
         roots.append(os.path.dirname(os.path.dirname(os.path.abspath(psutil.__file__))))
     utf8 = f"utf8={sys.flags.utf8_mode}"
-    command = [sys.executable, "-I", "-S", "-X", utf8, "-c", _BOOT, os.pathsep.join(roots), os.pathsep]
+    command = [sys.executable, "-I", "-S", "-X", utf8, "-c", _BOOT, os.pathsep.join(roots), os.pathsep, *words]
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     errors = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:

@@ -3,26 +3,64 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from pawl.runner import kernel, processes, tree
 from pawl.runner.identity import ProcessIdentity, identity_of
 
-_ANCESTORS_MAX = 128
+_CLIMBS = 5
 
 
-def lineage(pid: int) -> tuple[int, list[int]]:
-    """The session of a process and the PIDs of its ancestors, nearest first; what cannot be read is left out."""
-    if not kernel.HAS_PROC:
-        return _lineage_psutil(pid)
-    session = 0
-    ancestors: list[int] = []
-    found = processes.read(pid)
-    if found is not None:
-        session = found.session
-    while found is not None and found.parent > 1 and len(ancestors) < _ANCESTORS_MAX:
-        ancestors.append(found.parent)
-        found = processes.read(found.parent)
-    return session, ancestors
+class Lineage(NamedTuple):
+    """Where one process comes from."""
+
+    session: int
+    ancestors: list[int]  # nearest first, init not among them
+
+
+def lineage(pid: int) -> Lineage | None:
+    """The session and all the ancestors of a process, however many; None where it, or the way up, cannot be read.
+
+    An ancestor that ends while we climb cuts the way: the orphans below it have another parent by then, so the climb
+    begins again, a few times. Processes that never hold still remain unreadable, and whoever asks must not trust them.
+    """
+    for _ in range(_CLIMBS):
+        found = _climb(pid) if kernel.HAS_PROC else _lineage_psutil(pid)
+        if found is not None:
+            return found
+    return None
+
+
+def _climb(pid: int) -> Lineage | None:
+    process = processes.read(pid)
+    if process is None:
+        return None
+    session, ancestors, passed = process.session, [], {pid}
+    while process.parent > 1:
+        parent = process.parent
+        if parent in passed:  # numbers changed hands under us
+            return None
+        ancestors.append(parent)
+        passed.add(parent)
+        above = processes.read(parent)
+        if above is None:
+            if _is_hidden(parent):
+                break
+            return None
+        process = above
+    return Lineage(session, ancestors)
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether it is another user's where ``/proc`` shows only one's own (``hidepid``): nobody of ours is above it,
+    unless that user let them be."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def environment_of(pid: int) -> dict[str, str]:
@@ -52,13 +90,13 @@ def session_leader(task_id: str) -> ProcessIdentity | None:
     return None
 
 
-def _lineage_psutil(pid: int) -> tuple[int, list[int]]:
+def _lineage_psutil(pid: int) -> Lineage | None:
     import psutil
 
     try:
-        return os.getsid(pid), [parent.pid for parent in psutil.Process(pid).parents()[:_ANCESTORS_MAX]]
+        return Lineage(os.getsid(pid), [parent.pid for parent in psutil.Process(pid).parents()])
     except (psutil.Error, OSError):
-        return 0, []
+        return None
 
 
 def _environment_psutil(pid: int) -> dict[str, str]:
