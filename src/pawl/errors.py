@@ -174,6 +174,30 @@ class RefusedByState(PawlError):
     exit_code = 5
 
 
+class CronJobExists(RefusedByState):
+    """Another job has this name already. ``--replace`` puts the new one in its place."""
+
+    code = "cron_job_exists"
+
+
+class CronJobDeclared(RefusedByState):
+    """The configuration file declares this job, so it is changed there. ``details`` name the file and the line."""
+
+    code = "cron_job_declared"
+
+
+class CronJobDisabled(RefusedByState):
+    """The job cannot fire as it is: its schedule cannot be read or is over, its zone is unknown, its agent is gone."""
+
+    code = "cron_job_disabled"
+
+
+class FireRefused(RefusedByState):
+    """Another fire of the job goes on and its ``overlap`` is ``skip``. The refusal is on record as a skipped fire."""
+
+    code = "fire_refused"
+
+
 class AgentDisabled(RefusedByState):
     """The agent is configured with ``enabled = false`` and takes no new work."""
 

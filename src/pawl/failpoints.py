@@ -36,6 +36,9 @@ NAMES = frozenset(
         "writer.before_commit",  # a batch is executed, not committed
         "writer.after_commit",  # a batch is committed, its callers have not heard
         "supervisor.driver",  # the driver of a running task dies of a bug
+        "cron.before_claim",  # a fire is due, nothing of it is stored
+        "cron.after_claim",  # the fire and its job's next one are stored, no task is
+        "cron.after_task",  # the fire has its task
         "heartbeat.flush",  # the flusher is about to write
     }
 )

@@ -31,6 +31,7 @@ from pawl.config.model import DaemonConfig
 from pawl.config.section import Section, toml_key
 from pawl.config.sop import ApprovalConfig, ApprovalPolicyConfig, GroupConfig, SopConfig
 from pawl.control_plane.model import TASK, TERMINAL
+from pawl.engines.cron.model import FIRE
 from pawl.control_plane.store import RETRIED
 
 _MADE = "This page is made from the code by `python -m pawl.reference`."
@@ -78,7 +79,16 @@ Tried again is what ended as {retried}.
 
 `error` is there for {with_error}; its codes are on the page of [errors](errors.md#why-a-task-ended).
 How an end comes to be written, and why the table is as it is, stands in [how it stays true](../explanation/truth.md).
-"""
+
+## Fires
+
+A fire, one due moment of a cron job, has states of its own.
+From the moment that it has a task it follows that, in the same transaction.
+
+```mermaid
+{fires}```
+
+{fire_transitions}"""
 
 
 def states() -> str:
@@ -91,6 +101,8 @@ def states() -> str:
         transitions=TASK.markdown(),
         retried=_listed(RETRIED),
         with_error=_listed({ending.status for ending in TASK_ERRORS.values()}),
+        fires=FIRE.mermaid(),
+        fire_transitions=FIRE.markdown(),
     )
 
 

@@ -71,7 +71,7 @@ def typed(page: Path) -> list[str]:
 
 def is_declared(span: str) -> bool:
     """Whether the table has the command that begins so, and the options in it."""
-    words = [word for word in re.split(r"[\s|]+", span)[1:] if word]
+    words = [word for word in re.split(r"[\s|]+", span.partition(" -- ")[0])[1:] if word]
     command = find(*words[:2]) if words[0] in GROUPS else find(words[0])
     if words in (["COMMAND", "--help"], ["--version"], ["--help"]):
         return True

@@ -83,11 +83,13 @@ def test_diagram_of_the_explanation_is_the_tables():
 def test_every_finding_of_status_is_explained():
     """The findings that ``pawl status`` can show are those of the page about what may look wrong."""
     page = (DOCS / "how-to" / "something-looks-wrong.md").read_text()
-    source = (SOURCE / "daemon" / "app.py").read_text()
+    source = (SOURCE / "daemon" / "app.py").read_text() + (SOURCE / "engines" / "cron" / "findings.py").read_text()
 
     explained = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
 
-    assert sorted(explained) == sorted(set(re.findall(r'_finding\(\s*"(\w+)"', source)))
+    said = re.findall(r'(?:_finding|say)\(\s*"(\w+)"', source)
+    assert said
+    assert sorted(explained) == sorted(set(said))
 
 
 def test_every_call_is_on_the_protocol_page():

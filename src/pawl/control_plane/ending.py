@@ -8,6 +8,7 @@ import stat
 
 from pawl.control_plane.model import CleanUp, Outcome
 from pawl.control_plane.settlement import Output
+from pawl.control_plane.work import ONLY_ZERO
 from pawl.runner import tree
 from pawl.runner.identity import ProcessIdentity
 from pawl.runner.spool import ExitRecord, Spool
@@ -19,11 +20,16 @@ _FROM_OUTSIDE = {signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHU
 
 
 def judge(
-    record: ExitRecord | None, spool: Spool, max_output_bytes: int, *, unwatched: bool = False
+    record: ExitRecord | None,
+    spool: Spool,
+    max_output_bytes: int,
+    *,
+    unwatched: bool = False,
+    good: frozenset[int] = ONLY_ZERO,
 ) -> tuple[Outcome, Output]:
     """What the end of a worker means. No record, or one that the files contradict, is never success.
 
-    ``unwatched``: it ended while no daemon was there.
+    ``unwatched``: it ended while no daemon was there. ``good``: exit codes that say that it ended well.
     """
     output = so_far(record, spool, max_output_bytes)
     if record is None:
@@ -40,10 +46,10 @@ def judge(
         name = signals.Signals(record.signal).name if record.signal in set(signals.Signals) else str(record.signal)
         message = f"the program was ended by signal {record.signal} ({name})"
         return Outcome("failed", record.code, record.signal, "signalled", message), output
-    if record.code != 0:
+    if record.code not in good:
         message = f"the program ended with exit code {record.code}"
         return Outcome("failed", record.code, None, "exit_code", message), output
-    return Outcome("completed", 0), output
+    return Outcome("completed", record.code), output
 
 
 def so_far(record: ExitRecord | None, spool: Spool, max_output_bytes: int) -> Output:

@@ -132,12 +132,12 @@ class ControlPlane:
         """Store a task and start it where a slot is free. When this returns its row is durable."""
         return (await self.submit_all([new]))[0]
 
-    async def submit_all(self, tasks: Sequence[NewTask]) -> list[Submitted]:
-        """The same for several, in order: all are stored, or none is."""
+    async def submit_all(self, tasks: Sequence[NewTask], also: store.Also | None = None) -> list[Submitted]:
+        """The same for several, in order: all are stored, or none is. ``also`` writes in the same transaction."""
         owned = [(new, self.owner if self.dispatcher.reserve(new.agent) else None) for new in tasks]
         failpoints.hit("delegate.before_commit")
         try:
-            stored = await self._store(owned)
+            stored = await self._store(owned, also)
         except BaseException:
             for new, owner in owned:
                 if owner is not None:
@@ -155,10 +155,12 @@ class ControlPlane:
                 self.dispatcher.queued(done.task)
         return stored
 
-    async def _store(self, owned: list[tuple[NewTask, ProcessIdentity | None]]) -> list[Submitted]:
+    async def _store(
+        self, owned: list[tuple[NewTask, ProcessIdentity | None]], also: store.Also | None
+    ) -> list[Submitted]:
         """Store tasks. A commit that reads as an error may have been one all the same: the rows are looked for."""
         try:
-            return await self.writer.submit(store.submit_all, owned, self.timers.clock.monotonic_ms())
+            return await self.writer.submit(store.submit_all, owned, self.timers.clock.monotonic_ms(), also)
         except StorageError:
             rows = [await self.reader.one(Q.by_id, (new.id,)) for new, _ in owned]
             if None in rows:

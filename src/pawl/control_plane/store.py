@@ -7,6 +7,7 @@ means that somebody settled the task first, and the row that won comes back.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pawl import failpoints
@@ -29,6 +30,9 @@ class Submitted(NamedTuple):
 
     task: Task
     new: bool
+
+
+Also = Callable[[Transaction, list[Submitted]], None]  # what an engine writes in the transaction of its tasks
 
 
 class Ended(NamedTuple):
@@ -69,10 +73,13 @@ def submit(tx: Transaction, new: NewTask, owner: ProcessIdentity | None, mono_ms
 
 
 def submit_all(
-    tx: Transaction, tasks: list[tuple[NewTask, ProcessIdentity | None]], mono_ms: int
-) -> list[Submitted]:  # fmt: skip
-    """Store several tasks, or none of them."""
-    return [submit(tx, new, owner, mono_ms) for new, owner in tasks]
+    tx: Transaction, tasks: list[tuple[NewTask, ProcessIdentity | None]], mono_ms: int, also: Also | None = None
+) -> list[Submitted]:
+    """Store several tasks and what belongs to them, or nothing."""
+    stored = [submit(tx, new, owner, mono_ms) for new, owner in tasks]
+    if also is not None:
+        also(tx, stored)
+    return stored
 
 
 def refuse(tx: Transaction, task_id: str, message: str, details: dict[str, Any]) -> None:

@@ -324,7 +324,10 @@ class Supervisor:
             await self._watch_exit(live)
         await live.turn
         if live.early is None:
-            outcome, output = ending.judge(live.record, live.spool, live.max_output_bytes, unwatched=unwatched)
+            outcome, output = ending.judge(
+                live.record, live.spool, live.max_output_bytes, unwatched=unwatched,
+                good=self.roster.good_codes(live.task),
+            )  # fmt: skip
             if outcome.status in ("completed", "failed"):
                 if unwatched and live.record is not None:
                     age_ms = time.time_ns() // 1_000_000 - live.record.ended_at_ms  # the record has the machine's clock

@@ -55,10 +55,14 @@ class Settings(NamedTuple):
     heartbeat_timeout_ms: int = 3_600_000
 
 
+ONLY_ZERO = frozenset({0})
+
+
 class Roster(NamedTuple):
-    """How the tasks of each kind are done, how many of an agent's may run at once (None: no limit of its own), and how
-    many bytes a task may write to each stream."""
+    """How the tasks of each kind are done, how many of an agent's may run at once (None: no limit of its own), how many
+    bytes a task may write to each stream, and which exit codes say that it ended well."""
 
     planners: Mapping[str, Planner]
     slots_of: Callable[[str], int | None]
     max_output_of: Callable[[Task], Awaitable[int]]
+    good_codes: Callable[[Task], frozenset[int]] = lambda task: ONLY_ZERO

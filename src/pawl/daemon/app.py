@@ -25,6 +25,8 @@ from pawl.daemon.callers import Callers
 from pawl.daemon.lock import Lock
 from pawl.daemon.notify import notify
 from pawl.daemon.routes import routes
+from pawl.engines.cron.engine import Scheduler
+from pawl.engines.cron.jobs import Jobs
 from pawl.engines.delegation.engine import KINDS, Delegation
 from pawl.errors import InvalidConfig, Stopping, StorageError
 from pawl.home import Home
@@ -54,6 +56,7 @@ class App:
         self._cancel_soon: asyncio.Task[None] | None = None
         self._opened: list[Callable[[], Awaitable[None]]] = []  # how to close what is open, in the order of opening
         self._bad_reload: str | None = None
+        self._jobs_stale: str | None = None  # why the declared jobs are not what the file says
         self._probe: asyncio.Task[Offer] | None = None  # of what this machine offers in sandboxes
 
     # --- start ------------------------------------------------------------------------------------------------------
@@ -70,8 +73,11 @@ class App:
             if refused is not None:
                 await self.plane.ended_work_settled()
                 raise refused
+            await self.jobs.load()
+            await self._reconcile()
             await self._listen()
             await self.plane.serve()
+            await self.cron.start()
             await self._record("started", {"version": __version__, "recovery": self.plane.recovery.report})
         except BaseException:
             await self._close()
@@ -104,6 +110,9 @@ class App:
         self._opened.append(self.plane.close)
         self.delegation = Delegation(self.plane, lambda: self.config)
         self.callers = Callers(self.plane)
+        self.jobs = Jobs(self.writer, self.reader, self.timers, lambda: self.config)
+        self.cron = Scheduler(self.plane, self.delegation, self.jobs)
+        self._opened.append(self.cron.stop)
         self.started_at_ms = self.clock.wall_ms()
 
     def _read_config(self) -> InvalidConfig | None:
@@ -130,16 +139,18 @@ class App:
             heartbeat_timeout_ms=daemon.heartbeat_timeout_ms,
         )
         roster = Roster(
-            dict.fromkeys(KINDS, self.delegation.plan), self.delegation.slots_of, self.delegation.max_output_of
-        )
+            {**dict.fromkeys(KINDS, self.delegation.plan), "cron": self.cron.plan},
+            self.delegation.slots_of, self.delegation.max_output_of, self.cron.good_codes,
+        )  # fmt: skip
         self.plane.configure(settings, roster)
         if any(policy.sandbox != "off" for policy in self.config.policies.values()):
             self._probe = asyncio.get_running_loop().create_task(self.delegation.sandbox_offer())
 
     # --- while it runs ----------------------------------------------------------------------------------------------
 
-    async def reload(self) -> None:
-        """Read the configuration again. Raises ``config_invalid`` and keeps the old one."""
+    async def reload(self) -> dict[str, list[str]]:
+        """Read the configuration again; what became of the declared jobs. Raises ``config_invalid`` and keeps the old
+        one."""
         try:
             self.config = await asyncio.to_thread(load, self.home.config)
         except InvalidConfig as error:
@@ -147,8 +158,21 @@ class App:
             raise
         self._bad_reload = None
         self._configure()
+        jobs = await self._reconcile()
         await self._record("reloaded", {"agents": len(self.config.agents)})
         log.info("configuration read again", agents=len(self.config.agents))
+        return jobs
+
+    async def _reconcile(self) -> dict[str, list[str]]:
+        """Make the declared jobs what the file says. On a full disk they stay as they were, and a finding says so."""
+        try:
+            jobs = await self.jobs.reconcile()
+        except StorageError as error:
+            log.error("cannot store the declared jobs", code=error.code, error=error.message)
+            self._jobs_stale = error.message
+            return {}
+        self._jobs_stale = None
+        return jobs
 
     def refuse_when_stopping(self) -> None:
         """Raises ``daemon_stopping`` where no new work is taken any more."""
@@ -190,9 +214,9 @@ class App:
             found.append(
                 _finding("rows_kept", "some running rows belong to an owner that is not proven gone", "database")
             )
-        if self.config.cron:
-            message = f"{len(self.config.cron)} cron jobs are declared; this version does not run them"
-            found.append(_finding("cron_not_available", message, "config.toml"))
+        if self._jobs_stale:
+            message = f"the declared jobs are not what the file says: {self._jobs_stale}; `pawl config reload`"
+            found.append(_finding("cron_not_stored", message, "config.toml"))
         offer = self.delegation.offer
         for name, policy in self.config.policies.items():
             if policy.sandbox != "off" and offer is not None and not offer.works:
@@ -219,6 +243,7 @@ class App:
 
     async def _stop(self, *, cancel: bool, wait: bool) -> None:
         try:
+            await self.cron.stop()
             await self.plane.stop_starting()
             await self.plane.supervisor.launches_done(_LAUNCH_PATIENCE_S)
             if cancel:

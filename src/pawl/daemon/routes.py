@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
-from pawl.daemon.handlers import agent, daemon, event, task
+from pawl.daemon.handlers import agent, cron, daemon, event, task
 from pawl.errors import OperatorOnly
 from pawl.ipc import messages
 from pawl.ipc.server import Route
@@ -47,6 +47,15 @@ _TABLE = {
     "task.progress": Route(messages.Progress, task.progress),
     "agent.list": Route(messages.Nothing, agent.list_),
     "agent.show": Route(messages.Name, agent.show),
+    "cron.list": Route(messages.Nothing, operator(cron.list_, "look at the cron jobs")),
+    "cron.show": Route(messages.Name, operator(cron.show, "look at a cron job")),
+    "cron.add": Route(messages.CronAdd, operator(cron.add, "add a cron job")),
+    "cron.update": Route(messages.CronUpdate, operator(cron.update, "change a cron job")),
+    "cron.remove": Route(messages.Name, operator(cron.remove, "remove a cron job")),
+    "cron.enable": Route(messages.Name, operator(cron.enable, "enable a cron job")),
+    "cron.disable": Route(messages.Name, operator(cron.disable, "disable a cron job")),
+    "cron.run": Route(messages.Name, operator(cron.run, "run a cron job")),
+    "cron.runs": Route(messages.CronRuns, operator(cron.runs, "look at the fires of cron jobs")),
     "event.list": Route(messages.Events, event.list_, waits=True),
     "event.verify": Route(messages.Nothing, operator(event.verify, "verify the audit log"), waits=True),
 }

@@ -159,6 +159,26 @@ class Name(Params):
     name: Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
+class CronAdd(Params):
+    """A job. ``job`` has the keys of ``[[cron]]`` in the configuration file but the name, and is checked like that."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    job: Annotated[dict[Key, Any], Field(max_length=50)]
+    replace: bool = False
+
+
+class CronUpdate(Params):
+    """What of a job is to be another; ``job`` as in ``CronAdd``."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    job: Annotated[dict[Key, Any], Field(max_length=50)]
+
+
+class CronRuns(Params):
+    name: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = None
+    limit: Annotated[int, Field(ge=1, le=500)] = 50
+
+
 class Events(Params):
     after: Annotated[int, Field(ge=0, le=2**62)] = 0
     limit: Annotated[int, Field(ge=1, le=10_000)] = 100

@@ -224,6 +224,27 @@ BEGIN
     SELECT v.alias, NEW.seq FROM task p JOIN task_viewer v ON v.task_seq = p.seq WHERE p.id = NEW.parent_id;
 END;
 
+CREATE TRIGGER cron_fire_follows AFTER UPDATE OF status ON task
+WHEN NEW.kind = 'cron' AND OLD.status <> NEW.status
+BEGIN
+  UPDATE cron_fire SET status = NEW.status, started_at_ms = coalesce(started_at_ms, NEW.started_at_ms),
+    finished_at_ms = NEW.finished_at_ms, exit_code = NEW.exit_code, reason = NEW.error_message
+  WHERE task_id = NEW.id AND NEW.status <> 'queued' AND NEW.status <> 'paused'
+    AND NOT (NEW.status IN ('failed', 'timed_out', 'lost') AND NEW.retries_left > 0 AND OLD.status = 'running');
+END;
+
+CREATE TRIGGER cron_fire_exits AFTER UPDATE OF exit_code ON task
+WHEN NEW.kind = 'cron' AND NEW.exit_code IS NOT NULL AND OLD.status = NEW.status
+BEGIN
+  UPDATE cron_fire SET exit_code = NEW.exit_code WHERE task_id = NEW.id AND finished_at_ms IS NOT NULL;
+END;
+
+CREATE TRIGGER cron_fire_retries AFTER INSERT ON task
+WHEN NEW.kind = 'cron' AND NEW.retry_of IS NOT NULL
+BEGIN
+  UPDATE cron_fire SET task_id = NEW.id, status = 'claimed' WHERE task_id = NEW.retry_of;
+END;
+
 CREATE TABLE task_viewer (
   alias    TEXT    NOT NULL,
   task_seq INTEGER NOT NULL REFERENCES task (seq) ON DELETE CASCADE,
@@ -260,3 +281,81 @@ CREATE TABLE usage (
 CREATE INDEX usage_task ON usage (task_id, model);
 
 CREATE UNIQUE INDEX usage_once ON usage (task_id, request_key) WHERE request_key IS NOT NULL;
+
+CREATE TABLE cron_job (
+  seq             INTEGER PRIMARY KEY,
+  name            TEXT    NOT NULL UNIQUE,
+  origin          TEXT    NOT NULL,
+  definition      TEXT    NOT NULL,           -- the job as the file would say it, as canonical JSON
+  override        INTEGER,                    -- what the operator said last of whether it fires; absent: its definition
+  disabled_reason TEXT,                       -- why it cannot fire, whatever anybody says
+  finished        INTEGER NOT NULL DEFAULT 0, -- nothing of this schedule is left to fire
+  first_seen_ms   INTEGER NOT NULL,           -- this schedule; wall
+  next_at_ms      INTEGER,                    -- the nominal instant of its next fire; wall
+  pruned_ms       INTEGER NOT NULL DEFAULT 0, -- fires up to here have left the history, and count as recorded; wall
+
+  CONSTRAINT "a job comes from the file or was added" CHECK (origin IN ('config', 'runtime')),
+  CONSTRAINT "a job that cannot fire has no next fire"
+    CHECK (next_at_ms IS NULL OR (disabled_reason IS NULL AND finished = 0 AND coalesce(override, 1) = 1)),
+  CONSTRAINT "what is a flag is 0 or 1" CHECK (finished IN (0, 1) AND coalesce(override, 0) IN (0, 1))
+) STRICT;
+
+CREATE TABLE cron_fire (
+  seq           INTEGER PRIMARY KEY,
+  job           TEXT    NOT NULL,
+  nominal_at_ms INTEGER NOT NULL,             -- wall
+  manual        INTEGER NOT NULL DEFAULT 0,
+  trigger       TEXT    NOT NULL,
+  status        TEXT    NOT NULL,
+  reason        TEXT,
+  fires         INTEGER NOT NULL DEFAULT 1,   -- how many this record stands for
+  until_at_ms   INTEGER,                      -- and the last of them
+  recorded_at_ms INTEGER NOT NULL,
+  owner_pid     INTEGER,                      -- the daemon that claimed it
+  owner_start   TEXT,
+  owner_boot    TEXT,
+  check_id      TEXT,                         -- the task of its precondition
+  task_id       TEXT,                         -- its task, of several attempts the last
+  started_at_ms  INTEGER,
+  finished_at_ms INTEGER,
+  exit_code     INTEGER,
+
+  CONSTRAINT "a fire has a known status" CHECK (status IN (
+    'claimed', 'running', 'completed', 'failed', 'cancelled', 'timed_out', 'lost', 'skipped', 'missed')),
+  CONSTRAINT "a fire has a known trigger" CHECK (trigger IN ('schedule', 'catch_up', 'manual')),
+  CONSTRAINT "a manual fire was triggered so" CHECK (manual = (trigger = 'manual')),
+  CONSTRAINT "a claimed fire names its owner" CHECK (
+    status NOT IN ('claimed', 'running') OR (owner_pid IS NOT NULL AND owner_start IS NOT NULL AND owner_boot IS NOT NULL)),
+  CONSTRAINT "a fire has a finish time exactly when it has ended" CHECK (
+    (status IN ('claimed', 'running')) = (finished_at_ms IS NULL)),
+  CONSTRAINT "what runs or ran has a task" CHECK (status NOT IN ('running', 'completed', 'lost', 'timed_out') OR task_id IS NOT NULL),
+  CONSTRAINT "what did not run says why" CHECK (status NOT IN ('skipped', 'missed') OR reason IS NOT NULL),
+  CONSTRAINT "only missed fires share a record" CHECK (
+    fires >= 1 AND (fires > 1) = (until_at_ms IS NOT NULL) AND (fires = 1 OR status = 'missed'))
+) STRICT;
+
+CREATE UNIQUE INDEX cron_fire_instant ON cron_fire (job, manual, nominal_at_ms);
+
+CREATE INDEX cron_fire_task ON cron_fire (task_id) WHERE task_id IS NOT NULL;
+
+CREATE INDEX cron_fire_open ON cron_fire (job) WHERE status IN ('claimed', 'running');
+
+CREATE INDEX cron_fire_span ON cron_fire (job, until_at_ms) WHERE fires > 1;
+
+CREATE INDEX cron_fire_recorded ON cron_fire (recorded_at_ms);
+
+CREATE INDEX cron_fire_late ON cron_fire (recorded_at_ms) WHERE status = 'missed' OR trigger = 'catch_up';
+
+CREATE TRIGGER cron_fire_transition BEFORE UPDATE OF status ON cron_fire
+WHEN OLD.status <> NEW.status AND OLD.status || ' ' || NEW.status NOT IN (
+  'claimed running', 'claimed failed', 'claimed cancelled', 'claimed skipped', 'claimed missed',
+  'running claimed', 'running completed', 'running failed', 'running cancelled', 'running timed_out', 'running lost'
+)
+BEGIN
+  SELECT RAISE(ABORT, 'the state machine of fires has no such transition');
+END;
+
+CREATE TRIGGER cron_fire_kept_while_open BEFORE DELETE ON cron_fire WHEN OLD.finished_at_ms IS NULL
+BEGIN
+  SELECT RAISE(ABORT, 'a fire that has not ended is not deleted');
+END;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pawl.control_plane.statements import Q
+from pawl.engines.cron.findings import findings, overview
 from pawl.ipc import messages
 from pawl.ipc.server import Call
 
@@ -19,10 +20,12 @@ async def status(app: App, call: Call, params: messages.Nothing) -> dict[str, An
     return {
         "daemon": app.about(),
         "tasks": dict(counts),
-        "cron": {"declared": len(app.config.cron)},
+        "cron": overview(app.cron) if viewer is None else {},
         "sop": {},
         "work": {},
-        "findings": app.findings() if viewer is None else [],
+        "findings": [*app.findings(), *await findings(app.cron, app.reader, app.clock.wall_ms())]
+        if viewer is None
+        else [],
     }
 
 
@@ -40,9 +43,10 @@ async def stop(app: App, call: Call, params: messages.Stop) -> dict[str, Any]:
 
 async def reload(app: App, call: Call, params: messages.Nothing) -> dict[str, Any]:
     """Read the configuration again, whole or not at all."""
-    await app.reload()
+    jobs = await app.reload()
     return {
         "path": app.home.config,
         "agents": sorted(app.config.agents),
         "policies": sorted(app.config.policies),
+        "cron": jobs,
     }

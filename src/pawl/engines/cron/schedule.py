@@ -11,6 +11,7 @@ change to change, so that changes by half an hour and at midnight are right too.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -47,6 +48,9 @@ class Schedule(Protocol):
 
     def after(self, at_ms: int) -> Fire | None:
         """The first fire strictly later than an instant; None where there is none."""
+
+    def between(self, first_ms: int, last_ms: int) -> Iterator[int]:
+        """The instants of all fires from one instant to another, both included. Quick: for the gaps of years."""
 
 
 class Cron:
@@ -92,6 +96,41 @@ class Cron:
             return self._fixed(at_ms // 1000) if self.fixed else self._real(at_ms // 1000)
         except (StopIteration, OverflowError, ValueError):
             return None
+
+    def between(self, first_ms: int, last_ms: int) -> Iterator[int]:
+        """The instants of all fires from one instant to another, both included."""
+        at_s, last_s = -(-first_ms // 1000) - 1, last_ms // 1000
+        with contextlib.suppress(StopIteration, OverflowError, ValueError):
+            yield from self._fixed_between(at_s, last_s) if self.fixed else self._real_between(at_s, last_s)
+
+    def _real_between(self, at_s: int, last_s: int) -> Iterator[int]:
+        """One run through the calendar for each stretch of one offset."""
+        while at_s < last_s:
+            ahead = zones.offset_s(at_s, self.where)
+            change = zones.next_change(at_s, self.where)
+            end = last_s + 1 if change is None else min(change, last_s + 1)
+            for wall in self._matches(zones.local(at_s, self.where)):
+                due = zones.epoch_s(wall, ahead)
+                if due >= end:
+                    break
+                yield due * 1000
+            if end > last_s:
+                return
+            first = zones.local(end, self.where)
+            if next(self._matches(first - timedelta(seconds=1))) == first:
+                yield end * 1000
+            at_s = end
+
+    def _fixed_between(self, at_s: int, last_s: int) -> Iterator[int]:
+        before = at_s * 1000
+        for wall in self._matches(zones.local(at_s, self.where) - timedelta(seconds=_JUMP_S + 1)):
+            fire = self._placed(wall)
+            if fire is None or fire.at_ms <= before:  # several that a change skips fire once
+                continue
+            if fire.at_ms > last_s * 1000:
+                return
+            before = fire.at_ms
+            yield fire.at_ms
 
     def _real(self, at_s: int) -> Fire:
         """By real time: within each stretch of one offset the wall clock runs like any other."""
@@ -162,6 +201,11 @@ class Every:
             return Fire(self.anchor_ms)
         return Fire(self.anchor_ms + ((at_ms - self.anchor_ms) // self.period_ms + 1) * self.period_ms)
 
+    def between(self, first_ms: int, last_ms: int) -> Iterator[int]:
+        """Its multiples from one instant to another, both included."""
+        steps = max(0, -(-(first_ms - self.anchor_ms) // self.period_ms))
+        yield from range(self.anchor_ms + steps * self.period_ms, last_ms + 1, self.period_ms)
+
 
 class At:
     """One instant."""
@@ -173,6 +217,11 @@ class At:
     def after(self, at_ms: int) -> Fire | None:
         """That instant, while it is still to come."""
         return Fire(self.at_ms, self.note) if at_ms < self.at_ms else None
+
+    def between(self, first_ms: int, last_ms: int) -> Iterator[int]:
+        """That instant, where it lies there."""
+        if first_ms <= self.at_ms <= last_ms:
+            yield self.at_ms
 
 
 def every(text: str, anchor_ms: int) -> Every:

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pawl
 from pawl.config import AgentConfig, Config
@@ -20,7 +21,7 @@ from pawl.control_plane.store import Submitted
 from pawl.control_plane.work import Inline, Plan, Program, Refusal
 from pawl.engines.delegation import program
 from pawl.engines.delegation.admission import Admitting, no_sandbox
-from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
+from pawl.engines.delegation.model import OPERATOR, Admission, Caller, Request, SpawnRequest
 from pawl.errors import (
     AgentDisabled,
     AgentNotFound,
@@ -144,6 +145,32 @@ class Delegation:
         except StorageError as fault:
             log.warning("cannot remember a refusal", task=caller.task.id, code=error.code, error=fault.message)
 
+    def unattended(
+        self, agent: str, prompt: bytes, *, kind: str, timeout_ms: int | None, retries: int, principal: str,
+        source: dict[str, Any], labels: dict[str, str],
+    ) -> NewTask:  # fmt: skip
+        """A task for an agent that the operator wants done at some time or on some occasion, under the agent's own
+        policy. Raises ``agent_not_found`` and ``agent_disabled``."""
+        target = self._config().agent(agent)
+        if not target.enabled:
+            raise AgentDisabled(f"cannot start work for {agent}: it is disabled in the configuration", agent=agent)
+        own = self.configured(agent)
+        assert own is not None
+        return NewTask(
+            id=new_id(),
+            kind=kind,
+            agent=agent,
+            prompt=prompt,
+            timeout_ms=timeout_ms or target.timeout_ms,
+            creator=OPERATOR,
+            principal=principal,
+            retries=retries,
+            cwd=own.policy.workspace,
+            policy=self._stored(own.policy),
+            labels=json.dumps(labels),
+            source=json.dumps(source),
+        )
+
     # --- policies ---------------------------------------------------------------------------------------------------
 
     async def policy_of(self, task: Task) -> Policy:
@@ -218,14 +245,16 @@ class Delegation:
 
     # --- how its tasks are done -------------------------------------------------------------------------------------
 
-    async def plan(self, task: Task, spool: Spool) -> Plan:
-        """How a delegated task is done: by the agent in force at its start, under what its policy was at its admission
-        and is now, whichever is narrower."""
+    async def plan(self, task: Task, spool: Spool, command: tuple[str, ...] = ()) -> Plan:
+        """How an agent's task is done: by the agent in force at its start, or in its place by ``command``, under what
+        its policy was at its admission and is now, whichever is narrower."""
         config = self._config()
         agent = config.agents.get(task.agent)
         if agent is None:
             return Refusal("agent_not_found", f"the agent {task.agent} is not configured any more")
-        if agent.builtin:
+        if command:
+            agent = agent.model_copy(update={"command": command, "prompt": "stdin"})
+        elif agent.builtin:
             return Inline(task.prompt)
         if agent.prompt == "argument" and b"\0" in task.prompt:
             return Refusal("prompt_not_an_argument", "the prompt holds a zero byte, which no argument can")
@@ -244,7 +273,7 @@ class Delegation:
             env["PAWL_IDEMPOTENCY_KEY"] = await self._first_key(task)
         cwd = cwd or env["HOME"]
         env["PAWL_WORKSPACE"] = policy.workspace or cwd
-        argv = program.arguments(agent, policy, task, spool, cwd)
+        argv = command or program.arguments(agent, policy, task, spool, cwd)
         return Program(
             argv=argv,
             env=env,

@@ -1,0 +1,115 @@
+"""What becomes of a job whose instant has come: which of its fires run, which are recorded as missed, and when next.
+
+Pure: a job, its schedule and the time go in, records come out. All instants are milliseconds of the wall clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from pawl.config.cron import CronConfig
+from pawl.engines.cron.model import NewFire, jitter_ms
+from pawl.engines.cron.schedule import Schedule
+from pawl.values import duration_text, rfc3339
+
+LATE_MS = 60_000  # a fire that starts later than this after its instant was missed, or is caught up
+SINGLE_MAX = 1_000  # of a longer gap one record tells
+
+
+class Due(NamedTuple):
+    """What a look at a job came to, oldest first. ``runs`` may wait for each other; ``records`` are final."""
+
+    records: list[NewFire]
+    runs: list[NewFire]
+    next_at_ms: int | None
+
+
+class OnRecord(NamedTuple):
+    """The instants of a job that are on record already, and never fire again: after the clock was set back there are
+    some to come. ``spans`` are first and last of a record for many; ``pruned_ms``: all up to here."""
+
+    single: frozenset[int] = frozenset()
+    spans: tuple[tuple[int, int], ...] = ()
+    pruned_ms: int = 0
+
+    def __contains__(self, at_ms: object) -> bool:
+        if not isinstance(at_ms, int):
+            return False
+        return at_ms <= self.pruned_ms or at_ms in self.single or any(a <= at_ms <= b for a, b in self.spans)
+
+
+NOTHING = OnRecord()
+
+
+def next_free(plan: Schedule, after_ms: int, on_record: OnRecord = NOTHING) -> int | None:
+    """The first instant strictly later than this one that is not on record."""
+    fire = plan.after(max(after_ms, on_record.pruned_ms))
+    while fire is not None and fire.at_ms in on_record:
+        ends = [last for first, last in on_record.spans if first <= fire.at_ms <= last]
+        fire = plan.after(max([fire.at_ms, *ends]))
+    return None if fire is None else fire.at_ms
+
+
+def look(
+    config: CronConfig,
+    plan: Schedule,
+    next_at_ms: int,
+    now_ms: int,
+    *,
+    since_ms: int | None = None,
+    on_record: OnRecord = NOTHING,
+) -> Due:
+    """What is due of a job whose next fire was to be ``next_at_ms``, by ``now_ms``.
+
+    ``since_ms``: when this daemon began, at its first look; what was due before it began was missed, however shortly.
+    """
+    now_ms -= jitter_ms(config)
+    prompt_ms = now_ms - LATE_MS
+    if since_ms is not None and config.catch_up == "skip":
+        prompt_ms = max(prompt_ms, since_ms)
+    keep = SINGLE_MAX + config.catch_up_max + LATE_MS // 1000 + 1  # so that what runs is always among them
+    newest: deque[int] = deque(maxlen=keep)
+    count, first = 0, 0
+    for at_ms in plan.between(next_at_ms, now_ms):
+        if at_ms in on_record:
+            continue
+        first = first or at_ms
+        count += 1
+        newest.append(at_ms)
+    due = list(newest)
+    late = [at_ms for at_ms in due if at_ms < prompt_ms]
+    prompt = [at_ms for at_ms in due if at_ms >= prompt_ms]
+    caught, why = _caught_up(config, late, bool(prompt), now_ms)
+    missed = [at_ms for at_ms in late if at_ms not in caught]
+    records = _missed(missed, why, count - len(due), first)
+    runs = [NewFire(at_ms, "catch_up", "claimed") for at_ms in late if at_ms in caught]
+    runs += [NewFire(at_ms, "schedule", "claimed") for at_ms in prompt]
+    return Due(records, runs, next_free(plan, now_ms, on_record))
+
+
+def _caught_up(config: CronConfig, late: list[int], prompt: bool, now_ms: int) -> tuple[frozenset[int], str]:
+    """Which late fires run all the same, and why the others do not."""
+    if config.catch_up == "skip":
+        return frozenset(), "nobody was there at the time, and catch_up is skip"
+    window = [at_ms for at_ms in late if now_ms - at_ms <= config.catch_up_window_ms]
+    if not window:
+        span = duration_text(config.catch_up_window_ms)
+        return frozenset(), f"nobody was there at the time, and it is longer ago than catch_up_window ({span})"
+    if config.catch_up == "once":
+        if prompt:
+            return frozenset(), "nobody was there at the time; the fire after it ran in its place"
+        return frozenset(
+            window[-1:]
+        ), f"nobody was there at the time; the fire of {rfc3339(window[-1])} ran in its place"
+    most = window[-config.catch_up_max :]
+    return frozenset(most), "nobody was there at the time, and catch_up_window and catch_up_max leave it out"
+
+
+def _missed(missed: list[int], why: str, unlisted: int, first: int) -> list[NewFire]:
+    """Records of missed fires: one each, or one for all of a long gap. Older than these are ``unlisted`` more, of which
+    the oldest is ``first``."""
+    if unlisted + len(missed) <= SINGLE_MAX:
+        return [NewFire(at_ms, "schedule", "missed", why) for at_ms in missed]
+    oldest = first if unlisted else missed[0]
+    return [NewFire(oldest, "schedule", "missed", why, unlisted + len(missed), missed[-1])]

@@ -1,0 +1,71 @@
+"""What a person should know about the jobs: late, missed, disabled, or running longer than they do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pawl.engines.cron.due import LATE_MS
+from pawl.engines.cron.engine import Scheduler
+from pawl.engines.cron.model import Fire, jitter_ms, late_text
+from pawl.engines.cron.store import Q
+from pawl.storage import Reader
+from pawl.values import duration_text, rfc3339
+
+_RECENT_MS = 86_400_000  # how long a missed or late fire is a finding
+
+
+async def last_of(reader: Reader, name: str) -> Fire | None:
+    """The newest fire of a job, by hand or not."""
+    found = [
+        Fire._make(row) for statement in (Q.last_fire, Q.last_manual) if (row := await reader.one(statement, (name,)))
+    ]
+    return max(found, key=lambda fire: fire.nominal_at_ms, default=None)
+
+
+async def findings(scheduler: Scheduler, reader: Reader, now_ms: int) -> list[dict[str, str]]:
+    """The findings about jobs, now."""
+    found: list[dict[str, str]] = []
+
+    def say(code: str, job: str, message: str) -> None:
+        found.append({"code": code, "message": message, "subject": job})
+
+    for name, why in sorted(scheduler.jobs.conflicts.items()):
+        say("cron_name_taken", name, why)
+    for name, why in sorted(scheduler.troubles.items()):
+        say("cron_not_recorded", name, f"its fires cannot be recorded at the moment: {why}")
+    for job in scheduler.jobs.all():
+        if job.wanted and job.disabled_reason and not job.finished:
+            say("cron_job_disabled", job.name, f"it cannot fire: {job.disabled_reason}")
+        elif job.next_at_ms is not None and now_ms - job.next_at_ms - jitter_ms(job.config) > LATE_MS:
+            late = late_text(now_ms - job.next_at_ms)
+            say("cron_late", job.name, f"its fire of {rfc3339(job.next_at_ms)} is {late} late and not started yet")
+    for fire in scheduler.under_way():
+        held = scheduler.jobs.get(fire.job)
+        expected_ms = held.config.expected_duration_ms if held else None
+        if expected_ms and fire.started_at_ms and now_ms - fire.started_at_ms > expected_ms:
+            runs = duration_text(now_ms - fire.started_at_ms)
+            say(
+                "cron_runs_long", fire.job,
+                f"task {fire.task_id} runs since {runs}; the job expects {duration_text(expected_ms)}",
+            )  # fmt: skip
+    for name, status, count, newest in await reader.all(Q.late_since, (now_ms - _RECENT_MS,)):
+        times = "a fire" if count == 1 else f"{count} fires"
+        rest = f"in the last day, the newest that of {rfc3339(newest)}; `pawl cron runs {name}` says why"
+        if status == "missed":
+            say("cron_missed", name, f"{times} missed {rest}")
+        else:
+            say("cron_caught_up", name, f"{times} caught up late {rest}")
+    return found
+
+
+def overview(scheduler: Scheduler) -> dict[str, Any]:
+    """What ``status`` says of the jobs."""
+    jobs = scheduler.jobs.all()
+    coming = min((job for job in jobs if job.next_at_ms is not None), key=lambda job: job.next_at_ms or 0, default=None)
+    return {
+        "jobs": len(jobs),
+        "enabled": sum(job.fires for job in jobs),
+        "under_way": len(scheduler.under_way()),
+        "next_at": rfc3339(coming.next_at_ms) if coming else None,
+        "next_job": coming.name if coming else None,
+    }

@@ -1,0 +1,119 @@
+-- The statements of the scheduler. A fire changes its status by compare-and-set, or follows its task by trigger.
+
+-- name: jobs
+-- with the newest instant that is on record, manual fires not counted
+SELECT j.*, (SELECT max(f.nominal_at_ms) FROM cron_fire f WHERE f.job = j.name AND f.manual = 0),
+  (SELECT max(f.until_at_ms) FROM cron_fire f WHERE f.job = j.name AND f.fires > 1)
+FROM cron_job j ORDER BY j.name;
+
+-- name: job
+SELECT * FROM cron_job WHERE name = ?;
+
+-- name: insert_job
+INSERT INTO cron_job (name, origin, definition, disabled_reason, finished, first_seen_ms, next_at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING *;
+
+-- name: update_job
+UPDATE cron_job SET definition = :definition, override = :override, disabled_reason = :disabled_reason,
+  finished = :finished, first_seen_ms = :first_seen_ms, next_at_ms = :next_at_ms
+WHERE seq = :seq RETURNING *;
+
+-- name: advance
+-- the next fire is stored before this one starts; only where nobody has moved it
+UPDATE cron_job SET next_at_ms = :next, finished = :finished WHERE seq = :seq AND next_at_ms = :due RETURNING *;
+
+-- name: finish
+UPDATE cron_job SET finished = 1, next_at_ms = NULL, disabled_reason = ? WHERE seq = ? RETURNING *;
+
+-- name: delete_job
+DELETE FROM cron_job WHERE seq = ?;
+
+-- name: insert_fire
+-- (none) -> claimed, skipped or missed
+INSERT INTO cron_fire (job, nominal_at_ms, manual, trigger, status, reason, fires, until_at_ms, recorded_at_ms, owner_pid,
+  owner_start, owner_boot, finished_at_ms)
+VALUES (:job, :nominal, :manual, :trigger, :status, :reason, :fires, :until, :now, :pid, :start, :boot, :finished)
+ON CONFLICT (job, manual, nominal_at_ms) DO NOTHING RETURNING *;
+
+-- name: fire
+SELECT * FROM cron_fire WHERE seq = ?;
+
+-- name: open_fires
+SELECT * FROM cron_fire INDEXED BY cron_fire_open WHERE status IN ('claimed', 'running') ORDER BY nominal_at_ms, seq;
+
+-- name: unclean_fires
+-- their tasks have ended, and processes of them may live
+SELECT f.* FROM task t INDEXED BY task_cleanup JOIN cron_fire f ON f.task_id = t.id
+WHERE t.cleanup = 'pending' AND f.finished_at_ms IS NOT NULL;
+
+-- name: adopt
+UPDATE cron_fire SET owner_pid = :pid, owner_start = :start, owner_boot = :boot
+WHERE seq = :seq AND status IN ('claimed', 'running') AND owner_pid = :old_pid AND owner_start = :old_start
+  AND owner_boot = :old_boot RETURNING *;
+
+-- name: link
+-- claimed -> running where its task began at once; only for whoever claimed it
+UPDATE cron_fire SET task_id = :task, status = iif(:started IS NULL, 'claimed', 'running'), started_at_ms = :started
+WHERE seq = :seq AND status = 'claimed' AND task_id IS NULL AND owner_pid = :pid AND owner_start = :start
+  AND owner_boot = :boot RETURNING *;
+
+-- name: link_check
+UPDATE cron_fire SET check_id = :task WHERE seq = :seq AND status = 'claimed' AND task_id IS NULL AND owner_pid = :pid
+  AND owner_start = :start AND owner_boot = :boot RETURNING *;
+
+-- name: close
+-- claimed -> skipped, missed, failed or cancelled; what has a task ends with it
+UPDATE cron_fire SET status = :status, reason = :reason, finished_at_ms = :now, exit_code = :exit_code
+WHERE seq = :seq AND status = 'claimed' AND task_id IS NULL RETURNING *;
+
+-- name: settle_from_task
+-- where an attempt that should have followed never did
+UPDATE cron_fire SET status = (SELECT status FROM task WHERE id = task_id),
+  finished_at_ms = (SELECT finished_at_ms FROM task WHERE id = task_id),
+  exit_code = (SELECT exit_code FROM task WHERE id = task_id),
+  reason = (SELECT error_message FROM task WHERE id = task_id)
+WHERE seq = ? AND status IN ('claimed', 'running')
+  AND (SELECT finished_at_ms FROM task WHERE id = task_id) IS NOT NULL RETURNING *;
+
+-- name: on_record
+SELECT nominal_at_ms FROM cron_fire WHERE job = ? AND manual = 0 AND nominal_at_ms >= ? AND fires = 1;
+
+-- name: spans
+SELECT nominal_at_ms, until_at_ms FROM cron_fire INDEXED BY cron_fire_span
+WHERE job = ? AND fires > 1 AND until_at_ms >= ? AND manual = 0;
+
+-- name: newest_manual
+SELECT max(nominal_at_ms) FROM cron_fire WHERE job = ? AND manual = 1;
+
+-- name: fires_of
+SELECT f.*, t.output_sha256, t.output_bytes, t.stderr_sha256, t.stderr_bytes
+FROM cron_fire f LEFT JOIN task t ON t.id = f.task_id
+WHERE f.job = ? ORDER BY f.nominal_at_ms DESC, f.seq DESC LIMIT ?;
+
+-- name: fires_all
+SELECT f.*, t.output_sha256, t.output_bytes, t.stderr_sha256, t.stderr_bytes
+FROM cron_fire f LEFT JOIN task t ON t.id = f.task_id
+ORDER BY f.seq DESC LIMIT ?;
+
+-- name: last_fire
+SELECT * FROM cron_fire WHERE job = ? AND manual = 0 ORDER BY nominal_at_ms DESC LIMIT 1;
+
+-- name: last_manual
+SELECT * FROM cron_fire WHERE job = ? AND manual = 1 ORDER BY nominal_at_ms DESC LIMIT 1;
+
+-- name: late_since
+SELECT job, status, sum(fires), max(nominal_at_ms) FROM cron_fire INDEXED BY cron_fire_late
+WHERE (status = 'missed' OR trigger = 'catch_up') AND recorded_at_ms >= ? GROUP BY job, status = 'missed';
+
+-- name: completed_once
+SELECT count(*) FROM cron_fire WHERE job = ? AND manual = 0 AND status = 'completed' AND recorded_at_ms >= ?;
+
+-- name: oldest_kept
+SELECT nominal_at_ms FROM cron_fire WHERE job = ? AND manual = ? ORDER BY nominal_at_ms DESC LIMIT 1 OFFSET ?;
+
+-- name: forget_fires
+DELETE FROM cron_fire WHERE job = ? AND manual = ? AND nominal_at_ms < ? AND finished_at_ms IS NOT NULL
+RETURNING coalesce(until_at_ms, nominal_at_ms);
+
+-- name: raise_pruned
+UPDATE cron_job SET pruned_ms = max(pruned_ms, ?) WHERE name = ?;
