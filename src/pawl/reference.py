@@ -31,8 +31,8 @@ from pawl.config.model import DaemonConfig
 from pawl.config.section import Section, toml_key
 from pawl.config.sop import ApprovalConfig, ApprovalPolicyConfig, GroupConfig, SopConfig
 from pawl.control_plane.model import TASK, TERMINAL
-from pawl.engines.cron.model import FIRE
 from pawl.control_plane.store import RETRIED
+from pawl.engines.cron.model import FIRE
 
 _MADE = "This page is made from the code by `python -m pawl.reference`."
 
