@@ -34,6 +34,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pawl.errors import SandboxUnavailable
+from pawl.runner.spawn import HELD
 
 _HIDDEN = ("/tmp", "/var/tmp", "/run")
 _RUN = "/run"
@@ -49,12 +50,16 @@ _BIND, _RO_BIND, _TMPFS = "--bind", "--ro-bind", "--tmpfs"
 
 
 class Offer(NamedTuple):
-    """What this machine offers: whether a sandbox could be made just now, by which program, or why not."""
+    """What this machine offers: whether a sandbox could be made just now, by which program, or why not.
+
+    ``by_descriptor``: whether that program mounts what a descriptor has open; older ones know paths only.
+    """
 
     works: bool
     program: str | None
     version: str | None
     reason: str
+    by_descriptor: bool = False
 
 
 class Sandbox(NamedTuple):
@@ -75,7 +80,7 @@ class Sandbox(NamedTuple):
 
 
 def available() -> Offer:
-    """Look for bwrap and try it, as a task would use it. Blocks, for up to five seconds each for two runs of it."""
+    """Look for bwrap and try it, as a task would use it. Blocks, for up to five seconds each for three runs of it."""
     if not sys.platform.startswith("linux"):
         return Offer(False, None, None, "bubblewrap is for Linux only")
     program = shutil.which("bwrap")
@@ -85,21 +90,27 @@ def available() -> Offer:
     if version.returncode != 0:
         return Offer(False, program, None, f"{program} does not run: {_last_line(version.stderr)}")
     number = version.stdout.strip().rpartition(" ")[2]
-    words = wrapper(program, Sandbox((), (), (), network=False, cwd="/"))
+    words = wrapper(program, Sandbox((), (), (), network=False, cwd="/"), by_descriptor=False)
     tried = _run(program, "--die-with-parent", *words[1:], "/bin/sh", "-c", ":")  # nothing stays of one that hangs
     if tried.returncode != 0:
         return Offer(False, program, number, f"{program} cannot make a sandbox here: {_last_line(tried.stderr)}")
-    return Offer(True, program, number, f"bubblewrap {number} works")
+    # asked for rather than told by the version: distributions have it in older ones
+    by_descriptor = HELD[_BIND] in _run(program, "--help").stdout
+    return Offer(True, program, number, f"bubblewrap {number} works", by_descriptor)
 
 
-def wrapper(program: str, box: Sandbox) -> tuple[str, ...]:
+def wrapper(program: str, box: Sandbox, *, by_descriptor: bool = False) -> tuple[str, ...]:
     """The words to put before a command so that it runs in this sandbox. ``program`` is bwrap's path.
+
+    With ``by_descriptor`` what is mounted is named by path after the options of ``HELD``: whoever starts it opens those
+    paths, makes sure that they are what they were, and puts the descriptors in their place (``spawn``). Without it
+    bwrap goes by the paths, and what became a link since they were looked at is followed.
 
     Raises ``sandbox_unavailable`` where it could not protect what is to be protected.
     """
     hidden = {os.path.realpath(path) for path in _HIDDEN if os.path.isdir(path)}
     mounts = _mounts(box, hidden)
-    links = dict(link for path in _spelled(box) for link in _links(path))
+    links = dict(link for path in _spelled(box) for link in resolve(path)[1])
     for path in box.protected:
         _refuse_a_way_through(path, mounts)
     words = [program, *_BASE]
@@ -107,10 +118,14 @@ def wrapper(program: str, box: Sandbox) -> tuple[str, ...]:
         words.append("--unshare-net")
     for path in sorted(mounts, key=_depth):  # the outer before the inner
         how = mounts[path]
-        words += [how, path] if how in (_TMPFS, *_VIEWS.values()) else [how, path, path]
+        if how in (_TMPFS, *_VIEWS.values()):
+            words += [how, path]
+        else:  # the root and the kernel's are nobody's to replace
+            words += [HELD[how] if by_descriptor and path not in ("/", *_SHARED) else how, path, path]
     for path in sorted(links, key=_depth):
         if mounts[_around(path, mounts)] == _TMPFS:
-            words += ["--symlink", links[path], path]
+            target = links[path]
+            words += ["--symlink", f"./{target}" if target.startswith("-") else target, path]  # never an option
     return (*words, "--chdir", os.path.realpath(box.cwd), "--")
 
 
@@ -164,7 +179,7 @@ def _pinned(path: str, outer: str) -> dict[str, str]:
 
 def _refuse_a_way_through(path: str, mounts: dict[str, str]) -> None:
     """A link in a writable directory could be pointed elsewhere, and nothing mounted can prevent it."""
-    for link, _ in _links(path):
+    for link, _ in resolve(path)[1]:
         if mounts[_around(link, mounts)] == _BIND:
             raise SandboxUnavailable(
                 f"cannot make the sandbox: {path} goes through the link {link}, which the task could replace; "
@@ -202,11 +217,15 @@ def _spelled(box: Sandbox) -> Iterator[str]:
         yield _RESOLVER
 
 
-def _links(path: str) -> Iterator[tuple[str, str]]:
-    """The links on the way to a path: the real place of each, and what it says."""
-    here, found = "/", 0
+def resolve(path: str) -> tuple[str, list[tuple[str, str]]]:
+    """Where a path leads now, and the links on its way: the real place of each, and what it says.
+
+    A path with more links than the kernel follows is left where it was given up.
+    """
+    here = "/"
+    found: list[tuple[str, str]] = []
     ahead = path.split("/")[::-1]
-    while ahead and found < _LINKS_MAX:
+    while ahead and len(found) < _LINKS_MAX:
         part = ahead.pop()
         if part in ("", "."):
             continue
@@ -216,10 +235,10 @@ def _links(path: str) -> Iterator[tuple[str, str]]:
         except OSError:  # none, or nothing at all
             here = there
             continue
-        yield there, target
-        found += 1
+        found.append((there, target))
         ahead += target.split("/")[::-1]
         here = "/" if target.startswith("/") else here
+    return os.path.join(here, *reversed(ahead)), found
 
 
 def _around(path: str, mounts: Iterable[str]) -> str:

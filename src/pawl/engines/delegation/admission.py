@@ -17,6 +17,7 @@ from pawl.control_plane import budget
 from pawl.control_plane.budget import Holder
 from pawl.control_plane.model import Task
 from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
+from pawl.engines.delegation.places import settled
 from pawl.engines.delegation.roster import reach
 from pawl.errors import (
     AgentDisabled,
@@ -79,8 +80,9 @@ class Admitting:
         own = self._configured(target.name)
         assert own is not None, "the gate before has found the agent"
         if caller.task is None or policy is None:
+            own = self._settled(gates, own)
             await self._sandbox_there(gates, own.policy)
-            return Admission(None, own, ())
+            return Admission(None, own, (), _directory(request, own.policy, None))
         self._depth(gates, caller, policy, target, own.policy)
         await self._budget(gates, caller.task, actions)
         if policy.delegation != "allow":
@@ -107,13 +109,15 @@ class Admitting:
         if mode == "independent":
             gates.note("approval", "nothing that it may use needs a person's approval")
         effective = own if mode == "independent" else self._narrowed(gates, own, policy, caller)
+        effective = self._settled(gates, effective, policy)
         try:
             self.inputs(request, caller.task, policy)
         except PolicyWidens as error:
             raise gates.refuse("request", error) from None
-        self._request(gates, request, caller.task, target, effective.policy, mode)
+        cwd = _directory(request, effective.policy, mode)
+        self._request(gates, request._replace(cwd=request.cwd and cwd), caller.task, target, effective.policy, mode)
         await self._sandbox_there(gates, effective.policy)
-        return Admission(mode, effective, tuple(gates.passed))
+        return Admission(mode, effective, tuple(gates.passed), cwd)
 
     async def spawn(self, request: SpawnRequest, caller: Caller, policy: Policy | None) -> Admission:
         """A sub-agent of the calling task."""
@@ -151,7 +155,7 @@ class Admitting:
         gates.note("overrides", "what was asked for only narrows")
         await self._budget(gates, task, 1)
         await self._sandbox_there(gates, effective.policy)
-        return Admission("bounded", effective, tuple(gates.passed))
+        return Admission("bounded", effective, tuple(gates.passed), task.cwd)
 
     # --- the gates, in their order ----------------------------------------------------------------------------------
 
@@ -228,6 +232,13 @@ class Admitting:
             raise gates.refuse("policy", error) from None
         gates.note("policy", "its policy is cut down to the caller's")
         return effective
+
+    def _settled(self, gates: Gates, effective: Sourced, *callers: Policy) -> Sourced:
+        """What is judged and stored from here on is the place, not the words for it."""
+        try:
+            return effective._replace(policy=settled(effective.policy, self._config, *callers))
+        except SandboxUnavailable as error:
+            raise gates.refuse("sandbox", error) from None
 
     def inputs(self, request: Request, caller: Task, policy: Policy) -> None:
         """A program in a sandbox sees other files than the daemon, which would read them for it. Raises
@@ -310,6 +321,12 @@ def no_sandbox(offer: Offer) -> SandboxUnavailable:
         f'cannot start it: its policy says sandbox = "required", and this machine makes none: {offer.reason}',
         reason=offer.reason,
     )
+
+
+def _directory(request: Request, policy: Policy, mode: str | None) -> str | None:
+    """Where it works: a real path where there is a sandbox."""
+    found = request.cwd or policy.workspace or (None if mode == "independent" else request.caller_cwd)
+    return os.path.realpath(found) if found is not None and policy.sandbox != "off" else found
 
 
 def _inside(path: str, workspace: str | None) -> bool:

@@ -21,6 +21,7 @@ from pawl.control_plane.work import Inline, Plan, Program, Refusal
 from pawl.engines.delegation import program
 from pawl.engines.delegation.admission import Admitting, no_sandbox
 from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
+from pawl.engines.delegation.places import refuse_moved, settled
 from pawl.errors import (
     AgentDisabled,
     AgentNotFound,
@@ -230,10 +231,15 @@ class Delegation:
         if agent.prompt == "argument" and b"\0" in task.prompt:
             return Refusal("prompt_not_an_argument", "the prompt holds a zero byte, which no argument can")
         admitted = await self.policy_of(task)
+        fixed = task.policy_sha256 is not None and admitted.sandbox != "off"
+        if fixed:
+            refuse_moved(admitted.workspace, task.cwd)
         own = self.configured(task.agent)
         policy = admitted
         if own is not None and own.policy != admitted:
             policy = self._narrowed(admitted, own.policy)
+        if not fixed or policy.workspace != admitted.workspace:
+            policy = settled(policy, config)
         cwd = task.cwd or policy.workspace
         if policy.workspace != admitted.workspace and policy.workspace is not None:
             cwd = cwd if cwd is not None and within(cwd, policy.workspace) else policy.workspace
@@ -311,6 +317,7 @@ class Delegation:
                 network=policy.network == "on",
                 cwd=cwd,
             ),
+            by_descriptor=offer.by_descriptor,
         )
 
     # --- rows -------------------------------------------------------------------------------------------------------
@@ -332,7 +339,7 @@ class Delegation:
             priority=request.priority,
             queue_timeout_ms=request.queue_timeout_ms,
             retries=request.retries,
-            cwd=request.cwd or policy.workspace or (None if admission.mode == "independent" else request.caller_cwd),
+            cwd=admission.cwd,
             env=json.dumps(request.env) if request.env else "{}",
             chain=json.dumps(caller.chain) if caller.chain else "[]",
             depth=caller.depth,
@@ -366,7 +373,7 @@ class Delegation:
             creator=None,
             principal=None,
             priority=parent.priority,
-            cwd=parent.cwd,
+            cwd=admission.cwd,
             env=json.dumps(env) if env else "{}",
             depth=depth,
             parent_id=parent.id,

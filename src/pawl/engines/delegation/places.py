@@ -1,0 +1,53 @@
+"""Where work in a sandbox takes place: real places, fixed when it is admitted and compared when it starts.
+
+A path is only words: whoever may write to a directory on its way may put a link there, and a sandbox that was made by
+the words would open what the link leads to. So a policy is admitted with the real path of its workspace, a task with
+the real path of its directory, and neither may be another place by the start. The moment that is left between this
+comparison and the mount is the keeper's to close (``spawn``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from pawl.config import Config, PolicyConfig
+from pawl.errors import SandboxUnavailable
+from pawl.policy import Policy
+from pawl.policy.narrow import within
+from pawl.runner import sandbox
+
+
+def settled(policy: Policy, config: Config, *callers: Policy) -> Policy:
+    """The policy with the real path of its workspace, where it has a sandbox.
+
+    Raises ``sandbox_unavailable`` where a link leads there that a task in a sandbox may have put there: one in the
+    workspace of any policy of the configuration or of the callers.
+    """
+    if policy.sandbox == "off" or policy.workspace is None:
+        return policy
+    real, links = sandbox.resolve(policy.workspace)
+    open_to_tasks = _workspaces((*config.policies.values(), *callers))
+    for link, _ in links:
+        if any(within(os.path.dirname(link), each) for each in open_to_tasks):
+            raise SandboxUnavailable(
+                f"cannot make the sandbox: the workspace {policy.workspace} goes through the link {link}, which a task "
+                "may have put there; remove it, or name the real path",
+                path=policy.workspace, link=link,
+            )  # fmt: skip
+    return policy._replace(workspace=real)
+
+
+def refuse_moved(*paths: str | None) -> None:
+    """Raises ``sandbox_unavailable`` where one of these real paths leads somewhere else by now."""
+    for path in paths:
+        if path is not None and (now := os.path.realpath(path)) != path:
+            raise SandboxUnavailable(
+                f"cannot make the sandbox: {path} leads to {now} now, which is not the place that it was admitted for; "
+                "remove the link, or ask for it again",
+                path=path, now=now,
+            )  # fmt: skip
+
+
+def _workspaces(policies: Iterable[Policy | PolicyConfig]) -> list[str]:
+    return [each.workspace for each in policies if each.sandbox != "off" and each.workspace is not None]
