@@ -93,6 +93,47 @@ def test_the_daemon_reads_nothing_for_it_that_it_cannot_see(daemon: Daemon, tmp_
 
 
 @_works
+def test_no_child_sees_what_its_caller_does_not(daemon: Daemon, tmp_path: Path) -> None:
+    """Without a workspace a directory is put back where it would be hidden: the caller's own and no other."""
+    work, secret = tmp_path / "work", Path("/tmp", f"secret-{os.getpid()}")
+    for each in (work, secret):
+        each.mkdir()
+    (secret / "secret").write_text("secret")
+    box(daemon, tmp_path)
+    daemon.configure("\n".join(x for x in Path(daemon.home.config).read_text().split("\n") if "workspace" not in x))
+    daemon.start()
+    pawl = " ".join(daemon.pawl_words())
+    script = work / "lie.py"
+    script.write_text(_LIE)
+    places = (str(secret), "/tmp/..//tmp/" + secret.name, "/var/tmp/x", "/run/lock", "/dev/shm/x", "/tmp")
+    asked = [f"{pawl} delegate free --wait --cwd {each} 'cat secret' || echo refused" for each in places]
+    seen = [f"{pawl} delegate free --wait --cwd {each} pwd" for each in ("/etc", ".", "$PAWL_TASK_DIR")]
+    lie = [f"{sys.executable} {script} {daemon.home.socket} {secret}"]
+    try:
+        lines = out(daemon, "; ".join([*asked, *seen, *lie, "mkdir /tmp/own; cd /tmp/own; " + asked[0]]), cwd=str(work))
+    finally:
+        (secret / "secret").unlink()
+        secret.rmdir()
+
+    (boxed,) = [task for task in rows.tasks(daemon.home) if task.agent == "boxed"]
+    own = str(Path(daemon.home.spool, boxed.id, "files").resolve())
+    assert lines == [*["refused"] * 6, "/etc", str(work), own, "policy_widens", "refused"]
+
+
+_LIE = """
+import json, socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+lines = s.makefile("rb")
+request = {"agent": "free", "prompt": "cat secret", "caller_cwd": sys.argv[2]}
+for id, (method, params) in enumerate((("hello", {"protocol": 1}), ("task.delegate", request))):
+    s.sendall(json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode() + b"\\n")
+    answer = json.loads(lines.readline())
+print(answer["error"]["data"]["code"] if "error" in answer else "taken")
+"""
+
+
+@_works
 def test_it_is_known_from_inside(daemon: Daemon, tmp_path: Path) -> None:
     """Whatever it does to its session and its environment, behind its own PID namespace and without a network."""
     box(daemon, tmp_path, network='"off"')

@@ -70,6 +70,7 @@ class Sandbox(NamedTuple):
     with what that is the ``bin`` of.
     ``protected``: read-only even inside something writable, which it may not be itself; put back where hidden.
     ``cwd`` is put back too, except beneath ``/run``: who may choose a directory must not choose a way to sockets.
+    ``fixed``: those of ``writable`` and ``cwd`` that are real paths; one that leads elsewhere by now refuses it.
     """
 
     writable: tuple[str, ...]
@@ -77,6 +78,7 @@ class Sandbox(NamedTuple):
     protected: tuple[str, ...]
     network: bool
     cwd: str
+    fixed: tuple[str, ...] = ()
 
 
 def available() -> Offer:
@@ -108,8 +110,8 @@ def wrapper(program: str, box: Sandbox, *, by_descriptor: bool = False) -> tuple
 
     Raises ``sandbox_unavailable`` where it could not protect what is to be protected.
     """
-    hidden = {os.path.realpath(path) for path in _HIDDEN if os.path.isdir(path)}
-    mounts = _mounts(box, hidden)
+    real = _places(box)
+    mounts = _mounts(real)
     links = dict(link for path in _spelled(box) for link in resolve(path)[1])
     for path in box.protected:
         _refuse_a_way_through(path, mounts)
@@ -126,20 +128,46 @@ def wrapper(program: str, box: Sandbox, *, by_descriptor: bool = False) -> tuple
         if mounts[_around(path, mounts)] == _TMPFS:
             target = links[path]
             words += ["--symlink", f"./{target}" if target.startswith("-") else target, path]  # never an option
-    return (*words, "--chdir", os.path.realpath(box.cwd), "--")
+    return (*words, "--chdir", real.cwd, "--")
+
+
+def shows(box: Sandbox, path: str) -> bool:
+    """Whether what is at this real path outside can be seen at it in this sandbox too."""
+    mounts = _mounts(_places(box))
+    return mounts[_around(path, mounts)] in HELD
+
+
+def unmoved(path: str) -> str:
+    """This real path. Raises ``sandbox_unavailable`` where it leads somewhere else by now."""
+    now = os.path.realpath(path)
+    if now != path:
+        raise SandboxUnavailable(
+            f"cannot make the sandbox: {path} leads to {now} now, which is not the place that it was admitted for; "
+            "remove the link, or ask for it again",
+            path=path, now=now,
+        )  # fmt: skip
+    return path
 
 
 # --- what is mounted -------------------------------------------------------------------------------------------------
 
 
-def _mounts(box: Sandbox, hidden: set[str]) -> dict[str, str]:
+def _places(box: Sandbox) -> Sandbox:
+    """The same with real paths for what a task may have replaced. They are resolved here and never again: from here on
+    they are compared (``spawn``), not followed."""
+    real = {path: unmoved(path) if path in box.fixed else os.path.realpath(path) for path in (*box.writable, box.cwd)}
+    return box._replace(writable=tuple(real[path] for path in box.writable), cwd=real[box.cwd])
+
+
+def _mounts(box: Sandbox) -> dict[str, str]:
     """How each path is mounted. What surrounds a path decides whether it has to be, so they are looked at from the
     outside in; of one path, what comes last in ``wishes`` stands.
     """
+    hidden = {os.path.realpath(path) for path in _HIDDEN if os.path.isdir(path)}
     wishes: list[tuple[str, str]] = [
         *((path, "hidden") for path in hidden),
         *((path, "readable") for path in _put_back(box, hidden)),
-        *((os.path.realpath(path), "writable") for path in box.writable),
+        *((path, "writable") for path in box.writable),
         *((os.path.realpath(path), "protected") for path in (*box.protected, "/sys")),
     ]
     mounts = {"/": _RO_BIND}
@@ -196,9 +224,8 @@ def _put_back(box: Sandbox, hidden: set[str]) -> Iterator[str]:
         else:
             yield _place_of(os.path.realpath(os.path.dirname(path)), path, hidden)
             yield _place_of(os.path.dirname(os.path.realpath(path)), path, hidden)
-    cwd = os.path.realpath(box.cwd)
-    if not _is_in(cwd, os.path.realpath(_RUN)):
-        yield cwd
+    if not _is_in(box.cwd, os.path.realpath(_RUN)):
+        yield box.cwd
     if box.network:
         yield os.path.realpath(_RESOLVER)  # the file alone: sockets lie beside it
 

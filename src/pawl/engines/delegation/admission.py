@@ -17,7 +17,7 @@ from pawl.control_plane import budget
 from pawl.control_plane.budget import Holder
 from pawl.control_plane.model import Task
 from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
-from pawl.engines.delegation.places import settled
+from pawl.engines.delegation.places import box, settled
 from pawl.engines.delegation.roster import reach
 from pawl.errors import (
     AgentDisabled,
@@ -32,9 +32,12 @@ from pawl.errors import (
     SpawnDenied,
     SpawnNested,
 )
+from pawl.home import Home
 from pawl.policy import Policy, Sourced, narrow, override
 from pawl.policy.narrow import within
+from pawl.runner import sandbox
 from pawl.runner.sandbox import Offer
+from pawl.runner.spool import Spool
 from pawl.storage import Reader
 from pawl.values import duration_text
 
@@ -64,14 +67,14 @@ class Admitting:
 
     def __init__(
         self, config: Config, reader: Reader, now_ms: int, sandbox: Callable[[], Awaitable[Offer]],
-        configured: Callable[[str], Sourced | None], spool: str,
+        configured: Callable[[str], Sourced | None], home: Home,
     ) -> None:  # fmt: skip
         self._config = config
         self._reader = reader
         self._now_ms = now_ms
         self._sandbox = sandbox
         self._configured = configured
-        self._spool = spool
+        self._home = home
 
     async def delegate(self, request: Request, caller: Caller, policy: Policy | None, actions: int) -> Admission:
         """``policy``: the one that the calling task runs under; ``actions``: what the whole call takes."""
@@ -116,6 +119,7 @@ class Admitting:
             raise gates.refuse("request", error) from None
         cwd = _directory(request, effective.policy, mode)
         self._request(gates, request._replace(cwd=request.cwd and cwd), caller.task, target, effective.policy, mode)
+        await self._in_sight(gates, cwd, caller.task, policy)
         await self._sandbox_there(gates, effective.policy)
         return Admission(mode, effective, tuple(gates.passed), cwd)
 
@@ -245,7 +249,7 @@ class Admitting:
         ``policy_widens``."""
         if policy.sandbox == "off":
             return
-        own = [os.path.join(self._spool, caller.id), *([policy.workspace] if policy.workspace else [])]
+        own = [os.path.join(self._home.spool, caller.id), *([policy.workspace] if policy.workspace else [])]
         beyond = [path for path in request.inputs if not any(within(path, each) for each in own)]
         if beyond:
             raise PolicyWidens(
@@ -289,6 +293,21 @@ class Admitting:
                     field="env", beyond=steering,
                 ),
             )  # fmt: skip
+
+    async def _in_sight(self, gates: Gates, cwd: str | None, caller: Task, policy: Policy) -> None:
+        """A child's directory is put back into its sandbox, so that a caller in one must not choose what it cannot see
+        itself. The directory that it says it is in itself is no better than one that it asks for."""
+        if cwd is not None and policy.sandbox != "off" and (await self._sandbox()).works:
+            files = Spool(os.path.join(self._home.spool, caller.id)).files
+            if not sandbox.shows(box(policy, self._home, files, caller.cwd or "/"), cwd):
+                raise gates.refuse(
+                    "request",
+                    PolicyWidens(
+                        f"cannot work in {cwd}: that is hidden from the calling task by its sandbox; say --cwd with a "
+                        "directory that it sees, its own (PAWL_TASK_DIR) for example",
+                        field="cwd", limit=policy.workspace,
+                    ),
+                )  # fmt: skip
         gates.note("request", "what was asked for beyond the defaults only narrows")
 
     def _timeout(self, gates: Gates, timeout_ms: int | None, agent: AgentConfig, gate: str) -> None:

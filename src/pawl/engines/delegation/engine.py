@@ -7,10 +7,8 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 
-import pawl
 from pawl.config import AgentConfig, Config
 from pawl.control_plane import store
 from pawl.control_plane.engine import ControlPlane
@@ -21,7 +19,7 @@ from pawl.control_plane.work import Inline, Plan, Program, Refusal
 from pawl.engines.delegation import program
 from pawl.engines.delegation.admission import Admitting, no_sandbox
 from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
-from pawl.engines.delegation.places import refuse_moved, settled
+from pawl.engines.delegation.places import box, settled
 from pawl.errors import (
     AgentDisabled,
     AgentNotFound,
@@ -37,15 +35,13 @@ from pawl.log import logger
 from pawl.policy import Policy, Sourced, narrow, of
 from pawl.policy.narrow import within
 from pawl.runner import sandbox
-from pawl.runner.sandbox import Offer, Sandbox
+from pawl.runner.sandbox import Offer
 from pawl.runner.spool import Spool
 from pawl.storage import Artifact
 
 log = logger("delegation")
 KINDS = ("delegate", "subagent")
 _POLICIES_KEPT = 1000
-# Where this interpreter and this package lie, so that `pawl` can be called from inside a sandbox wherever they are.
-_OURSELVES = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.dirname(os.path.abspath(pawl.__file__))))
 _REMEMBERED = (RefusedByPolicy, AgentDisabled)  # an unknown name is none of ours, and there are too many of them
 
 
@@ -203,7 +199,7 @@ class Delegation:
     def _admitting(self) -> Admitting:
         now_ms = self._plane.timers.clock.wall_ms()
         return Admitting(
-            self._config(), self._plane.reader, now_ms, self.sandbox_offer, self.configured, self._plane.home.spool
+            self._config(), self._plane.reader, now_ms, self.sandbox_offer, self.configured, self._plane.home
         )
 
     @property
@@ -233,7 +229,8 @@ class Delegation:
         admitted = await self.policy_of(task)
         fixed = task.policy_sha256 is not None and admitted.sandbox != "off"
         if fixed:
-            refuse_moved(admitted.workspace, task.cwd)
+            for place in filter(None, (admitted.workspace, task.cwd)):
+                sandbox.unmoved(place)
         own = self.configured(task.agent)
         policy = admitted
         if own is not None and own.policy != admitted:
@@ -249,6 +246,8 @@ class Delegation:
         if task.retry_of is not None:
             env["PAWL_IDEMPOTENCY_KEY"] = await self._first_key(task)
         cwd = cwd or env["HOME"]
+        if policy.sandbox != "off" and not (fixed and task.cwd):
+            cwd = os.path.realpath(cwd)
         env["PAWL_WORKSPACE"] = policy.workspace or cwd
         argv = program.arguments(agent, policy, task, spool, cwd)
         return Program(
@@ -306,19 +305,9 @@ class Delegation:
             return ()
         if policy.workspace is not None and not os.path.isdir(policy.workspace):
             raise SandboxUnavailable(f"cannot make the sandbox: the workspace {policy.workspace} is not there")
-        home = self._plane.home
         found = shutil.which(argv[0], path=path)
-        return sandbox.wrapper(
-            offer.program,
-            Sandbox(
-                writable=(*([policy.workspace] if policy.workspace else []), spool.files),
-                readable=(os.path.dirname(home.socket), *_OURSELVES, *([found] if found else [])),
-                protected=(home.path, home.data, home.run, home.logs),
-                network=policy.network == "on",
-                cwd=cwd,
-            ),
-            by_descriptor=offer.by_descriptor,
-        )
+        made = box(policy, self._plane.home, spool.files, cwd, *([found] if found else []))
+        return sandbox.wrapper(offer.program, made, by_descriptor=offer.by_descriptor)
 
     # --- rows -------------------------------------------------------------------------------------------------------
 

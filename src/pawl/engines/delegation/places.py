@@ -9,13 +9,20 @@ comparison and the mount is the keeper's to close (``spawn``).
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 
+import pawl
 from pawl.config import Config, PolicyConfig
 from pawl.errors import SandboxUnavailable
+from pawl.home import Home
 from pawl.policy import Policy
 from pawl.policy.narrow import within
 from pawl.runner import sandbox
+from pawl.runner.sandbox import Sandbox
+
+# Where this interpreter and this package lie, so that `pawl` can be called from inside a sandbox wherever they are.
+_OURSELVES = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.dirname(os.path.abspath(pawl.__file__))))
 
 
 def settled(policy: Policy, config: Config, *callers: Policy) -> Policy:
@@ -38,15 +45,17 @@ def settled(policy: Policy, config: Config, *callers: Policy) -> Policy:
     return policy._replace(workspace=real)
 
 
-def refuse_moved(*paths: str | None) -> None:
-    """Raises ``sandbox_unavailable`` where one of these real paths leads somewhere else by now."""
-    for path in paths:
-        if path is not None and (now := os.path.realpath(path)) != path:
-            raise SandboxUnavailable(
-                f"cannot make the sandbox: {path} leads to {now} now, which is not the place that it was admitted for; "
-                "remove the link, or ask for it again",
-                path=path, now=now,
-            )  # fmt: skip
+def box(policy: Policy, home: Home, files: str, cwd: str, *programs: str) -> Sandbox:
+    """The sandbox of a task with this policy, own directory and directory to work in, for these programs."""
+    workspace = () if policy.workspace is None else (policy.workspace,)
+    return Sandbox(
+        writable=(*workspace, files),
+        readable=(os.path.dirname(home.socket), *_OURSELVES, *programs),
+        protected=(home.path, home.data, home.run, home.logs),
+        network=policy.network == "on",
+        cwd=cwd,
+        fixed=(*workspace, cwd),
+    )
 
 
 def _workspaces(policies: Iterable[Policy | PolicyConfig]) -> list[str]:
