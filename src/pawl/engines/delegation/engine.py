@@ -30,7 +30,7 @@ from pawl.errors import (
     SandboxUnavailable,
     StorageError,
 )
-from pawl.ids import new_id
+from pawl.ids import PREFIX_CHARACTERS_MIN, new_id
 from pawl.log import logger
 from pawl.policy import Policy, Sourced, narrow, of
 from pawl.policy.narrow import within
@@ -63,14 +63,17 @@ class Delegation:
         """Take a request: its task is stored, and started where a slot is free, when this returns.
 
         Raises ``agent_not_found``, ``agent_disabled``, the refusals of ``admission``, ``caller_ended``,
-        ``task_not_found`` (the parent), ``idempotency_conflict``, ``invalid_params`` (an input that cannot be read) and
-        storage errors; then nothing was stored.
+        ``task_not_found`` (the parent), ``idempotency_conflict``, ``invalid_params`` (an input that cannot be read, a
+        parent that a task named and is not) and storage errors; then nothing was stored.
         """
         return (await self.fan_out([request], caller))[0]
 
     async def fan_out(self, requests: Sequence[Request], caller: Caller) -> list[Submitted]:
         """The same for several requests, in order: all are taken, or none is."""
-        before = [await self._taken_before(request, caller) for request in requests]
+        parents = [await self._parent(request, caller) for request in requests]
+        before = [
+            await self._taken_before(request, caller, parent) for request, parent in zip(requests, parents, strict=True)
+        ]
         if all(before):
             return [done for done in before if done is not None]
         actions = sum(request.actions for request in requests)
@@ -83,10 +86,8 @@ class Delegation:
                 await self._remember(caller, request.agent, error)
                 raise
         new = [
-            self._new_task(
-                request, caller, admission, await self._parent(request, caller), await self._take_inputs(request)
-            )
-            for request, admission in admitted
+            self._new_task(request, caller, admission, parent, await self._take_inputs(request))
+            for (request, admission), parent in zip(admitted, parents, strict=True)
         ]
         return await self._submit(new, caller)
 
@@ -108,7 +109,7 @@ class Delegation:
         assert caller.task is not None
         return (await self._submit([self._new_subagent(request, caller.task, caller.depth, admission)], caller))[0]
 
-    async def _taken_before(self, request: Request, caller: Caller) -> Submitted | None:
+    async def _taken_before(self, request: Request, caller: Caller, parent_id: str | None) -> Submitted | None:
         """What an idempotency key brings back: asked first, since a repetition passes no gate and costs nothing."""
         key = request.idempotency_key
         if key is None or await self._plane.reader.one(Q.by_key, (caller.creator, key)) is None:
@@ -116,9 +117,7 @@ class Delegation:
         if caller.task is not None:
             self._admitting().inputs(request, caller.task, await self.policy_of(caller.task))
         inputs = await self._take_inputs(request)
-        return await self._by_key(
-            caller.creator, key, _digest(request, await self._named_parent(request, caller), inputs)
-        )
+        return await self._by_key(caller.creator, key, _digest(request, None if caller.task else parent_id, inputs))
 
     async def _by_key(self, whose: str, key: str, request_sha256: str) -> Submitted | None:
         row = await self._plane.reader.one(Q.by_key, (whose, key))
@@ -377,14 +376,17 @@ class Delegation:
         )
 
     async def _parent(self, request: Request, caller: Caller) -> str | None:
-        """What a new task hangs below: the calling task, whatever it says; the operator may name any."""
-        return caller.task.id if caller.task is not None else await self._named_parent(request, caller)
-
-    async def _named_parent(self, request: Request, caller: Caller) -> str | None:
-        """The parent that the operator named; what a task says of it is not even read."""
-        if caller.task is not None or request.parent_id is None:
-            return None
-        return (await self._plane.find(request.parent_id)).id
+        """What a new task hangs below: the calling task, which may name no other; the operator may name any."""
+        named = request.parent_id
+        if caller.task is None:
+            return None if named is None else (await self._plane.find(named)).id
+        own = caller.task.id
+        if named is not None and not (own.startswith(named) and len(named) >= PREFIX_CHARACTERS_MIN):
+            raise InvalidParams(
+                f"cannot hang it below {named}: what a task asks for is its own child; leave the parent out",
+                parent=named, own=own,
+            )  # fmt: skip
+        return own
 
     async def _take_inputs(self, request: Request) -> list[tuple[str, Artifact]]:
         names = [os.path.basename(path) for path in request.inputs]
