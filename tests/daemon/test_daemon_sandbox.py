@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,84 @@ def test_preferred_runs_without_and_says_so(without: Daemon, tmp_path: Path) -> 
     assert "unsandboxed" in rows.events_of(without.home, task["id"])
     steps = without.call("task.why", id=task["id"])["steps"]
     assert [step["outcome"] for step in steps if step["gate"] == "sandbox"] == ["skipped"]
+
+
+@pytest.fixture
+def vanishing(without: Daemon, tmp_path: Path) -> Path:
+    """The bwrap of a daemon that has found it, to be taken away, and an agent ``liked`` that prefers a sandbox."""
+    if not available().works:
+        pytest.skip(available().reason)
+    bwrap = tmp_path / "bin" / "bwrap"
+    bwrap.symlink_to(available().program or "")
+    text = Path(without.home.config).read_text()
+    liked = text[text.index("[policies.box]") : text.index("[agents.free]")]
+    without.configure(
+        text
+        + liked.replace("box]", "like]")
+        .replace('"box"', '"like"')
+        .replace("boxed", "liked")
+        .replace('"required"', '"preferred"')
+    )
+    without.call("config.reload")
+    for agent in ("boxed", "liked"):
+        task = without.delegate(agent, "true", wait=True)
+        assert task["status"] == "completed", task["error"]
+    return bwrap
+
+
+def test_preferred_does_without_a_bwrap_that_vanished(without: Daemon, vanishing: Path) -> None:
+    """It was found once, and is gone by the next start: what prefers one runs, and says so; what requires one not."""
+    vanishing.unlink()
+
+    task = without.delegate("liked", "true", wait=True)
+    with pytest.raises(Refused) as no:
+        without.delegate("boxed", "true")
+
+    assert task["status"] == "completed"
+    assert "unsandboxed" in rows.events_of(without.home, task["id"])
+    assert no.value.code == "sandbox_unavailable"
+
+
+def test_preferred_does_without_a_bwrap_that_works_no_more(without: Daemon, vanishing: Path) -> None:
+    """It is there and fails, as where user namespaces were switched off meanwhile."""
+    vanishing.unlink()
+    vanishing.write_text("#!/bin/sh\necho bwrap: not permitted >&2; exit 1\n")
+    vanishing.chmod(0o755)
+
+    task = without.delegate("liked", "echo out; echo $PAWL_TASK_ID", wait=True)
+    steps = without.call("task.why", id=task["id"])["steps"]
+    with pytest.raises(Refused) as no:
+        without.delegate("boxed", "true")
+
+    assert (task["status"], without.result(task["id"]).decode()) == ("completed", f"out\n{task['id']}\n")
+    assert [step["message"].rpartition(": ")[2] for step in steps if step["gate"] == "sandbox"] == ["not permitted"]
+    assert without.logs(task["id"], "stderr") == b""
+    assert no.value.code == "sandbox_unavailable"
+
+
+def test_required_does_not_start_with_a_bwrap_that_works_no_more(without: Daemon, vanishing: Path) -> None:
+    """Nobody has found out before it starts."""
+    vanishing.unlink()
+    vanishing.write_text("#!/bin/sh\nexit 1\n")
+    vanishing.chmod(0o755)
+
+    task = without.delegate("boxed", "true", wait=True)
+
+    assert (task["status"], task["error"]["code"]) == ("failed", "sandbox_failed")
+
+
+@pytest.mark.parametrize("sandbox", ["preferred", "required"])
+def test_one_sandbox_that_cannot_be_made_is_no_reason_to_do_without(
+    without: Daemon, vanishing: Path, tmp_path: Path, sandbox: str
+) -> None:
+    """Where this machine makes them, and this one fails: its directory is hidden in it."""
+    box(without, tmp_path, sandbox=f'"{sandbox}"')
+    without.call("config.reload")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as hidden:
+        task = without.delegate("boxed", "true", cwd=hidden, wait=True)
+
+    assert (task["status"], task["error"]["code"]) == ("failed", "sandbox_failed")
+    assert "unsandboxed" not in rows.events_of(without.home, task["id"])
 
 
 def test_required_that_vanished_meanwhile_does_not_start(without: Daemon, tmp_path: Path) -> None:

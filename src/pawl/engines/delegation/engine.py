@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from pawl.config import AgentConfig, Config
 from pawl.control_plane import store
@@ -207,8 +208,9 @@ class Delegation:
         return self._offer
 
     async def sandbox_offer(self) -> Offer:
-        """What this machine offers in sandboxes. What works is asked once; what does not may have been mended."""
-        if self._offer is None or not self._offer.works:
+        """What this machine offers in sandboxes. What works is asked once, while its program is there; what does not
+        may have been mended."""
+        if self._offer is None or not self._offer.works or not os.access(self._offer.program or "", os.X_OK):
             self._offer = await asyncio.to_thread(sandbox.available)
         return self._offer
 
@@ -259,6 +261,7 @@ class Delegation:
             limits=program.limits(policy),
             wrapper=await self._wrapper(policy, spool, cwd, argv, env["PATH"]),
             policy=None if policy == admitted and task.policy_sha256 is not None else self._stored(policy),
+            bare=partial(self._may_be_bare, task.id) if policy.sandbox == "preferred" else None,
         )
 
     def _narrowed(self, admitted: Policy, now: Policy) -> Policy:
@@ -299,14 +302,26 @@ class Delegation:
         if not offer.works or offer.program is None:
             if policy.sandbox == "required":
                 raise no_sandbox(offer)
-            # not silently: `pawl why` and the audit log tell of it
-            await self._plane.writer.submit(store.note, spool.task_id, "unsandboxed", offer.reason)
+            await self._note_bare(spool.task_id, offer)
             return ()
         if policy.workspace is not None and not os.path.isdir(policy.workspace):
             raise SandboxUnavailable(f"cannot make the sandbox: the workspace {policy.workspace} is not there")
         found = shutil.which(argv[0], path=path)
         made = box(policy, self._plane.home, spool.files, cwd, *([found] if found else []))
         return sandbox.wrapper(offer.program, made, by_descriptor=offer.by_descriptor)
+
+    async def _may_be_bare(self, task_id: str) -> bool:
+        """Whether a task that prefers a sandbox may start without, since its own could not be made: where this machine
+        makes none any more. Where it does, it is this one that is wrong, and it fails."""
+        self._offer = None
+        offer = await self.sandbox_offer()
+        if not offer.works:
+            await self._note_bare(task_id, offer)
+        return not offer.works
+
+    async def _note_bare(self, task_id: str, offer: Offer) -> None:
+        """Not silently: `pawl why` and the audit log tell of it."""
+        await self._plane.writer.submit(store.note, task_id, "unsandboxed", offer.reason)
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
