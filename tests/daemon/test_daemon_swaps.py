@@ -122,6 +122,26 @@ def test_an_operators_link_that_leads_elsewhere_by_the_start_is_told(
 
 
 @_works
+def test_a_target_without_a_sandbox_brings_no_workspace_that_defeats_its_callers(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    """Its own policy has none, so that the whole machine is a workspace; cut down to the caller's it has one."""
+    boxes(daemon, CONFIG, all="/", boxed=tmp_path)
+    text = Path(daemon.home.config).read_text().replace('sandbox = "required"', 'sandbox = "off"', 1)
+    text = text.replace(f'workspace = "{tmp_path}"', "").replace(
+        'policy = "boxed"', 'policy = "boxed"\ndelegates = ["all"]'
+    )
+    daemon.configure(text)
+    daemon.start()
+    pawl = " ".join(daemon.pawl_words())
+
+    task = daemon.delegate("boxed", f"{pawl} delegate all --wait 'echo x > {tmp_path}/new'", cwd="/", wait=True)
+
+    assert (task["exit_code"], (tmp_path / "new").exists()) == (6, False)
+    assert len(rows.tasks(daemon.home)) == 1
+
+
+@_works
 def test_a_directory_that_became_a_link_does_not_start(
     daemon: Daemon, places: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 import pawl
 from pawl.config import Config, PolicyConfig
+from pawl.config.agents import defeats_sandbox
 from pawl.errors import SandboxUnavailable
 from pawl.home import Home
 from pawl.policy import Policy
@@ -29,7 +30,7 @@ def settled(policy: Policy, config: Config, *callers: Policy) -> Policy:
     """The policy with the real path of its workspace, where it has a sandbox.
 
     Raises ``sandbox_unavailable`` where a link leads there that a task in a sandbox may have put there: one in the
-    workspace of any policy of the configuration or of the callers.
+    workspace of any policy of the configuration or of the callers; and where the place defeats the sandbox.
     """
     if policy.sandbox == "off" or policy.workspace is None:
         return policy
@@ -42,6 +43,11 @@ def settled(policy: Policy, config: Config, *callers: Policy) -> Policy:
                 "may have put there; remove it, or name the real path",
                 path=policy.workspace, link=link,
             )  # fmt: skip
+    if defeats_sandbox(real):  # one that a target without a sandbox brought, or a link
+        raise SandboxUnavailable(
+            f"cannot make the sandbox: the workspace {real} leaves it nothing to hold back; name another",
+            path=real,
+        )
     return policy._replace(workspace=real)
 
 
