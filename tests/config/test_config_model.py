@@ -220,8 +220,8 @@ def test_units_are_written_as_they_are_read():
 @pytest.mark.parametrize("sandbox", ["preferred", "required"])
 @pytest.mark.parametrize(
     "workspace",
-    ["/", "//", "/usr/..", "/run", "/run/", "/run/user", "/run/user/1000", "/proc", "/proc/self/cwd", "/sys", "/sys/fs",
-     "/dev", "/dev/shm", "/dev/pts"],
+    ["/", "//", "/usr/..", "/run", "/run/", "/run/user", "/run/user/1000", "/proc", "/proc/self/cwd",
+     "/proc/1/root/srv", "/sys", "/sys/fs", "/dev", "/dev/shm", "/dev/pts"],
 )  # fmt: skip
 def test_no_workspace_defeats_the_sandbox(write, sandbox, workspace):
     """What a sandbox hides or makes anew is no workspace in one."""

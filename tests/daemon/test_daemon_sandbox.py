@@ -106,7 +106,15 @@ def test_no_child_sees_what_its_caller_does_not(daemon: Daemon, tmp_path: Path) 
     pawl = " ".join(daemon.pawl_words())
     script = work / "lie.py"
     script.write_text(_LIE)
-    places = (str(secret), "/tmp/..//tmp/" + secret.name, "/var/tmp/x", "/run/lock", "/dev/shm/x", "/tmp")
+    places = (
+        str(secret),
+        "/tmp/..//tmp/" + secret.name,
+        "/var/tmp/x",
+        "/run/lock",
+        "/dev/shm/x",
+        "/tmp",
+        "/proc/1/root/x",
+    )
     asked = [f"{pawl} delegate free --wait --cwd {each} 'cat secret' || echo refused" for each in places]
     seen = [f"{pawl} delegate free --wait --cwd {each} pwd" for each in ("/etc", ".", "$PAWL_TASK_DIR")]
     lie = [f"{sys.executable} {script} {daemon.home.socket} {secret}"]
@@ -118,7 +126,7 @@ def test_no_child_sees_what_its_caller_does_not(daemon: Daemon, tmp_path: Path) 
 
     (boxed,) = [task for task in rows.tasks(daemon.home) if task.agent == "boxed"]
     own = str(Path(daemon.home.spool, boxed.id, "files").resolve())
-    assert lines == [*["refused"] * 6, "/etc", str(work), own, "policy_widens", "refused"]
+    assert lines == [*["refused"] * 7, "/etc", str(work), own, "policy_widens", "refused"]
 
 
 _LIE = """

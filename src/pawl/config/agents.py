@@ -199,6 +199,9 @@ def defeats_sandbox(workspace: str) -> bool:
     path = os.path.expanduser(workspace)
     if "\0" in path or not os.path.isabs(path):
         return False  # it is none: said elsewhere
-    return any(
-        _DEFEATING.fullmatch(os.path.normpath(each)) for each in (f"/{path.lstrip('/')}", os.path.realpath(path))
-    )
+    if _DEFEATING.fullmatch(os.path.normpath(f"/{path.lstrip('/')}")):
+        return True
+    try:
+        return _DEFEATING.fullmatch(os.path.realpath(path)) is not None
+    except OSError:
+        return True  # only links in /proc lead on and cannot be read

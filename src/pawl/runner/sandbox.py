@@ -139,7 +139,7 @@ def shows(box: Sandbox, path: str) -> bool:
 
 def unmoved(path: str) -> str:
     """This real path. Raises ``sandbox_unavailable`` where it leads somewhere else by now."""
-    now = os.path.realpath(path)
+    now, _ = resolve(path)
     if now != path:
         raise SandboxUnavailable(
             f"cannot make the sandbox: {path} leads to {now} now, which is not the place that it was admitted for; "
@@ -155,7 +155,7 @@ def unmoved(path: str) -> str:
 def _places(box: Sandbox) -> Sandbox:
     """The same with real paths for what a task may have replaced. They are resolved here and never again: from here on
     they are compared (``spawn``), not followed."""
-    real = {path: unmoved(path) if path in box.fixed else os.path.realpath(path) for path in (*box.writable, box.cwd)}
+    real = {path: unmoved(path) if path in box.fixed else resolve(path)[0] for path in (*box.writable, box.cwd)}
     return box._replace(writable=tuple(real[path] for path in box.writable), cwd=real[box.cwd])
 
 
@@ -247,7 +247,8 @@ def _spelled(box: Sandbox) -> Iterator[str]:
 def resolve(path: str) -> tuple[str, list[tuple[str, str]]]:
     """Where a path leads now, and the links on its way: the real place of each, and what it says.
 
-    A path with more links than the kernel follows is left where it was given up.
+    Unlike ``os.path.realpath`` it raises nothing: a link that cannot be read (in /proc) is taken for a place. A path
+    with more links than the kernel follows is left where it was given up.
     """
     here = "/"
     found: list[tuple[str, str]] = []

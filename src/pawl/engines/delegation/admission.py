@@ -16,6 +16,7 @@ from pawl.config import AgentConfig, Config
 from pawl.control_plane import budget
 from pawl.control_plane.budget import Holder
 from pawl.control_plane.model import Task
+from pawl.engines.delegation.inputs import beyond
 from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
 from pawl.engines.delegation.places import box, settled
 from pawl.engines.delegation.roster import reach
@@ -113,10 +114,7 @@ class Admitting:
             gates.note("approval", "nothing that it may use needs a person's approval")
         effective = own if mode == "independent" else self._narrowed(gates, own, policy, caller)
         effective = self._settled(gates, effective, policy)
-        try:
-            self.inputs(request, caller.task, policy)
-        except PolicyWidens as error:
-            raise gates.refuse("request", error) from None
+        self._inputs(gates, request, caller.task, policy)
         cwd = _directory(request, effective.policy, mode)
         self._request(gates, request._replace(cwd=request.cwd and cwd), caller.task, target, effective.policy, mode)
         await self._in_sight(gates, cwd, caller.task, policy)
@@ -244,19 +242,20 @@ class Admitting:
         except SandboxUnavailable as error:
             raise gates.refuse("sandbox", error) from None
 
-    def inputs(self, request: Request, caller: Task, policy: Policy) -> None:
-        """A program in a sandbox sees other files than the daemon, which would read them for it. Raises
-        ``policy_widens``."""
-        if policy.sandbox == "off":
-            return
-        own = [os.path.join(self._home.spool, caller.id), *([policy.workspace] if policy.workspace else [])]
-        beyond = [path for path in request.inputs if not any(within(path, each) for each in own)]
-        if beyond:
-            raise PolicyWidens(
-                f"cannot take the input {beyond[0]}: a task in a sandbox hands over files of its workspace and of its "
-                "own directory (PAWL_TASK_DIR) only",
-                field="inputs", beyond=beyond,
-            )  # fmt: skip
+    def inputs_from(self, caller: Task | None, policy: Policy | None) -> list[str] | None:
+        """The real paths of the directories that a caller's inputs must lie in; None where they may lie anywhere."""
+        if caller is None or policy is None or policy.sandbox == "off":
+            return None
+        # the workspace is the real path that it was admitted with: where it leads now does not count
+        workspace = [policy.workspace] if policy.workspace else []
+        return [os.path.realpath(os.path.join(self._home.spool, caller.id)), *workspace]
+
+    def _inputs(self, gates: Gates, request: Request, caller: Task, policy: Policy) -> None:
+        """A first look at the paths; what counts is what is open in the end (``inputs``)."""
+        own = self.inputs_from(caller, policy)
+        outside = [] if own is None else [path for path in request.inputs if not any(within(path, at) for at in own)]
+        if outside:
+            raise gates.refuse("request", beyond(*outside))
 
     def _request(
         self, gates: Gates, request: Request, caller: Task, target: AgentConfig, policy: Policy, mode: str
@@ -345,7 +344,7 @@ def no_sandbox(offer: Offer) -> SandboxUnavailable:
 def _directory(request: Request, policy: Policy, mode: str | None) -> str | None:
     """Where it works: a real path where there is a sandbox."""
     found = request.cwd or policy.workspace or (None if mode == "independent" else request.caller_cwd)
-    return os.path.realpath(found) if found is not None and policy.sandbox != "off" else found
+    return sandbox.resolve(found)[0] if found is not None and policy.sandbox != "off" else found
 
 
 def _inside(path: str, workspace: str | None) -> bool:

@@ -19,6 +19,7 @@ from pawl.control_plane.store import Submitted
 from pawl.control_plane.work import Inline, Plan, Program, Refusal
 from pawl.engines.delegation import program
 from pawl.engines.delegation.admission import Admitting, no_sandbox
+from pawl.engines.delegation.inputs import opened
 from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
 from pawl.engines.delegation.places import box, settled
 from pawl.errors import (
@@ -87,7 +88,7 @@ class Delegation:
                 await self._remember(caller, request.agent, error)
                 raise
         new = [
-            self._new_task(request, caller, admission, parent, await self._take_inputs(request))
+            self._new_task(request, caller, admission, parent, await self._take_inputs(request, caller, policy))
             for (request, admission), parent in zip(admitted, parents, strict=True)
         ]
         return await self._submit(new, caller)
@@ -115,9 +116,7 @@ class Delegation:
         key = request.idempotency_key
         if key is None or await self._plane.reader.one(Q.by_key, (caller.creator, key)) is None:
             return None
-        if caller.task is not None:
-            self._admitting().inputs(request, caller.task, await self.policy_of(caller.task))
-        inputs = await self._take_inputs(request)
+        inputs = await self._take_inputs(request, caller, await self._policy_of_caller(caller))
         return await self._by_key(caller.creator, key, _digest(request, None if caller.task else parent_id, inputs))
 
     async def _by_key(self, whose: str, key: str, request_sha256: str) -> Submitted | None:
@@ -248,7 +247,7 @@ class Delegation:
             env["PAWL_IDEMPOTENCY_KEY"] = await self._first_key(task)
         cwd = cwd or env["HOME"]
         if policy.sandbox != "off" and not (fixed and task.cwd):
-            cwd = os.path.realpath(cwd)
+            cwd, _ = sandbox.resolve(cwd)
         env["PAWL_WORKSPACE"] = policy.workspace or cwd
         argv = program.arguments(agent, policy, task, spool, cwd)
         return Program(
@@ -403,22 +402,23 @@ class Delegation:
             )  # fmt: skip
         return own
 
-    async def _take_inputs(self, request: Request) -> list[tuple[str, Artifact]]:
+    async def _take_inputs(
+        self, request: Request, caller: Caller, policy: Policy | None
+    ) -> list[tuple[str, Artifact]]:  # fmt: skip
         names = [os.path.basename(path) for path in request.inputs]
         for name in names:
             if names.count(name) > 1:
                 raise InvalidParams(f"cannot take two inputs of the name {name}: they lie in one directory", name=name)
-        return [await self._take_input(path) for path in request.inputs]
+        own = self._admitting().inputs_from(caller.task, policy)
+        return [await self._take_input(path, own) for path in request.inputs]
 
-    async def _take_input(self, path: str) -> tuple[str, Artifact]:
+    async def _take_input(self, path: str, within: list[str] | None) -> tuple[str, Artifact]:
         """Copy an input file into the artifact store, so that the task has it whatever happens to the file."""
-        if not os.path.isfile(path) or not os.access(path, os.R_OK):
-            raise InvalidParams(f"cannot take the input {path}: it is no file that can be read", path=path)
-        size = os.stat(path).st_size
-        staged = await self._plane.artifacts.stage_file(os.path.realpath(path), size)
-        if staged.artifact.size_bytes != size:
-            self._plane.artifacts.discard(staged)
-            raise StorageError(f"cannot take the input {path}: it changed while it was read", path=path)
+        with opened(path, within) as found:
+            staged = await self._plane.artifacts.stage_open(found.descriptor, found.size_bytes)
+            if found.changed(staged.artifact.size_bytes):
+                self._plane.artifacts.discard(staged)
+                raise StorageError(f"cannot take the input {path}: it changed while it was read", path=path)
         await self._plane.artifacts.publish(staged)
         return os.path.basename(path), staged.artifact
 
