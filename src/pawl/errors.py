@@ -325,8 +325,9 @@ class PolicyDisjoint(RefusedByPolicy):
 
 
 class SandboxUnavailable(RefusedByPolicy):
-    """The policy says ``sandbox = "required"`` and this machine cannot make one. Nothing was started; ``pawl doctor``
-    says what is missing."""
+    """The policy asks for a sandbox and none can be made that keeps to it: this machine makes none
+    (``sandbox = "required"``), or a link has changed where its workspace or its directory lies. Nothing was started;
+    ``pawl doctor`` says what is missing."""
 
     code = "sandbox_unavailable"
 

@@ -556,17 +556,27 @@ def test_a_caller_inside_a_task_is_that_task_whatever_it_says(speaking: Daemon, 
     """What an agent's program starts is recorded as its: creator, chain, depth, parent and principal come from its own
     row, not from its words. A session of its own, an empty environment or the death of its parents do not help it.
     """
-    stranger = speaking.delegate("echo", "x")["id"]
     parent, child = _ask(
-        speaking, "outer", how=how, agent="echo", prompt="child", parent=stranger,
-        source={"type": "cli", "creator": "operator"},
-    )  # fmt: skip
+        speaking, "outer", how=how, agent="echo", prompt="child", source={"type": "cli", "creator": "operator"}
+    )
 
     assert (child["creator"], child["chain"], child["depth"]) == ("outer", [], 1)
     assert (child["parent_id"], child["principal"]) == (parent["id"], f"task:{parent['id']}")
     assert (child["status"], speaking.result(child["id"])) == ("completed", b"child")
     submitted = speaking.call("event.list", subject=child["id"])[0]
     assert (submitted["event"], submitted["actor"]) == ("submitted", f"task:{parent['id']}")
+
+
+@pytest.mark.parametrize("how", ["plainly", "setsid", "bare", "orphan"])
+def test_a_caller_inside_a_task_names_no_other_parent(speaking: Daemon, how: str) -> None:
+    """It is told so, and nothing is started."""
+    stranger = speaking.delegate("echo", "x")["id"]
+    order = {"socket": speaking.home.socket, "how": how, "agent": "echo", "prompt": "child", "parent": stranger}
+    task = speaking.wait_one(speaking.delegate("outer", json.dumps(order))["id"])
+    said = json.loads(speaking.result(task["id"]))
+
+    assert (said["error"]["data"]["code"], said["error"]["data"]["exit"]) == ("invalid_params", 2)
+    assert [each.id for each in rows.tasks(speaking.home)] == [stranger, task["id"]]
 
 
 def test_a_caller_that_hid_every_trace_of_its_task_is_refused(speaking: Daemon) -> None:
@@ -593,11 +603,12 @@ def test_a_chain_of_callers_is_kept(speaking: Daemon) -> None:
 
 
 def test_the_real_command_inside_a_task_acts_as_the_task(daemon: Daemon) -> None:
-    """`pawl` called from a program finds its daemon and is the task, with `--parent` of another too."""
+    """`pawl` called from a program finds its daemon and is the task; only that one can be its `--parent`."""
     daemon.configure(config(more='[policies.default]\ndelegation = "allow"\n'))
     daemon.start()
     other = daemon.delegate("echo", "x")["id"]
-    prompt = f"exec {sys.executable} -m pawl delegate echo hi --parent {other} --json"
+    words = f"{sys.executable} -m pawl delegate echo hi --json --parent"
+    prompt = f"{words} {other} 2>/dev/null; [ $? = 2 ] && exec {words} $PAWL_TASK_ID"
     task = daemon.wait_one(daemon.delegate("sh", prompt)["id"])
     assert task["status"] == "completed", daemon.logs(task["id"], "stderr")
     child = json.loads(daemon.result(task["id"]))

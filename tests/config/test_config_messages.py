@@ -60,6 +60,13 @@ CASES = [
         ("policies.p.network", 4, '"off" needs a sandbox: set sandbox = "required" (or "preferred") beside it', None),
     ),
     (
+        A + '[policies.p]\nsandbox = "required"\nworkspace = "/"\n',
+        (
+            "policies.p.workspace", 5,
+            '"/" as the workspace leaves a sandbox nothing to hold back; name a directory for the work', None,
+        ),
+    ),
+    (
         '[agents.operator]\ncommand = ["x"]\n',
         ("agents.operator", 1, '"operator" is taken: it stands for the person or for Pawl itself in records', None),
     ),

@@ -215,3 +215,39 @@ def test_units_are_written_as_they_are_read():
     assert [size_toml(count) for count in sizes] == ["0", "1", "1000", "8KiB", "3GiB"]
     assert [duration_ms(duration_toml(ms)) for ms in durations] == durations
     assert [size_bytes(size_toml(count)) for count in sizes] == sizes
+
+
+@pytest.mark.parametrize("sandbox", ["preferred", "required"])
+@pytest.mark.parametrize(
+    "workspace",
+    ["/", "//", "/usr/..", "/run", "/run/", "/run/user", "/run/user/1000", "/proc", "/proc/self/cwd",
+     "/proc/1/root/srv", "/sys", "/sys/fs", "/dev", "/dev/shm", "/dev/pts"],
+)  # fmt: skip
+def test_no_workspace_defeats_the_sandbox(write, sandbox, workspace):
+    """What a sandbox hides or makes anew is no workspace in one."""
+    path = write(f'[policies.p]\nsandbox = "{sandbox}"\nworkspace = "{workspace}"\n')
+
+    (fault,) = check(path)
+
+    assert (fault.path, fault.line) == ("policies.p.workspace", 3)
+
+
+@pytest.mark.parametrize("workspace", ["/srv/work", "/run/user/1000/work", "/dev/shm/work", "/tmp/work", "/runs"])
+def test_other_workspaces_are_fine_in_a_sandbox(write, workspace):
+    """Also below the places that a sandbox hides."""
+    assert check(write(f'[policies.p]\nsandbox = "required"\nworkspace = "{workspace}"\n')) == []
+
+
+@pytest.mark.parametrize("workspace", ["/", "/run"])
+def test_without_a_sandbox_any_workspace_is_fine(write, workspace):
+    """There is nothing to defeat."""
+    assert check(write(f'[policies.p]\nworkspace = "{workspace}"\n')) == []
+
+
+def test_a_link_to_such_a_workspace_is_none_either(write, tmp_path):
+    """It is looked at for where it leads."""
+    (tmp_path / "link").symlink_to("/")
+
+    (fault,) = check(write(f'[policies.p]\nsandbox = "required"\nworkspace = "{tmp_path}/link"\n'))
+
+    assert fault.path == "policies.p.workspace"

@@ -284,18 +284,34 @@ def test_a_grandchild_has_its_whole_chain(daemon: Daemon, call: Any) -> None:
     assert tasks["echo"]["principal"] == f"task:{tasks['worker']['id']}"
 
 
-def test_a_parent_that_a_program_names_is_not_believed(daemon: Daemon, call: Any) -> None:
-    """The operator may hang a task below another; a program's tasks hang below its own."""
+def test_a_program_names_no_parent_but_its_own_task(daemon: Daemon, call: Any) -> None:
+    """The operator may hang a task below another; what a program asks for hangs below its own, and it is told so."""
     daemon.start()
     other = daemon.delegate("echo", "x", wait=True)["id"]
 
     outer = daemon.delegate("boss", call("task.delegate", agent="echo", prompt="y", parent=other), wait=True)
     by_operator = daemon.delegate("echo", "z", parent=other)
 
-    child = _answer(daemon, outer["id"])
-    assert child.get("result", {"parent_id": outer["id"]})["parent_id"] == outer["id"]
+    error = _answer(daemon, outer["id"])["error"]["data"]
+    assert (error["code"], error["exit"]) == ("invalid_params", 2)
+    assert [task.parent_id for task in rows.tasks(daemon.home)] == [None, None, other]
     assert by_operator["parent_id"] == other
     assert (by_operator["creator"], by_operator["depth"]) == ("operator", 0)
+
+
+def test_a_program_may_name_itself_as_the_parent(daemon: Daemon, call: Any) -> None:
+    """By its id or what tells it apart; with a key it is the same request as without."""
+    daemon.start()
+    plain, named = (
+        call("task.delegate", agent="echo", prompt="y", idempotency_key="k", **more) for more in ({}, {"parent": "@"})
+    )
+    whole, short = (named.replace("@", f"'\"{text}\"'") for text in ("$PAWL_TASK_ID", "${PAWL_TASK_ID%?}"))
+
+    outer = daemon.delegate("boss", f"{whole}; {short}; {plain}", wait=True)
+
+    answers = [json.loads(line) for line in daemon.result(outer["id"]).split(b"\n") if line]
+    assert [answer["result"]["parent_id"] for answer in answers] == [outer["id"]] * 3
+    assert len({answer["result"]["id"] for answer in answers}) == 1
 
 
 def test_an_adopted_program_is_known_after_a_restart(daemon: Daemon, ran: Ran, call: Any) -> None:

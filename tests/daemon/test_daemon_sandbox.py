@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,55 @@ def test_the_daemon_reads_nothing_for_it_that_it_cannot_see(daemon: Daemon, tmp_
 
 
 @_works
+def test_no_child_sees_what_its_caller_does_not(daemon: Daemon, tmp_path: Path) -> None:
+    """Without a workspace a directory is put back where it would be hidden: the caller's own and no other."""
+    work, secret = tmp_path / "work", Path("/tmp", f"secret-{os.getpid()}")
+    for each in (work, secret):
+        each.mkdir()
+    (secret / "secret").write_text("secret")
+    box(daemon, tmp_path)
+    daemon.configure("\n".join(x for x in Path(daemon.home.config).read_text().split("\n") if "workspace" not in x))
+    daemon.start()
+    pawl = " ".join(daemon.pawl_words())
+    script = work / "lie.py"
+    script.write_text(_LIE)
+    places = (
+        str(secret),
+        "/tmp/..//tmp/" + secret.name,
+        "/var/tmp/x",
+        "/run/lock",
+        "/dev/shm/x",
+        "/tmp",
+        "/proc/1/root/x",
+    )
+    asked = [f"{pawl} delegate free --wait --cwd {each} 'cat secret' || echo refused" for each in places]
+    seen = [f"{pawl} delegate free --wait --cwd {each} pwd" for each in ("/etc", ".", "$PAWL_TASK_DIR")]
+    lie = [f"{sys.executable} {script} {daemon.home.socket} {secret}"]
+    try:
+        lines = out(daemon, "; ".join([*asked, *seen, *lie, "mkdir /tmp/own; cd /tmp/own; " + asked[0]]), cwd=str(work))
+    finally:
+        (secret / "secret").unlink()
+        secret.rmdir()
+
+    (boxed,) = [task for task in rows.tasks(daemon.home) if task.agent == "boxed"]
+    own = str(Path(daemon.home.spool, boxed.id, "files").resolve())
+    assert lines == [*["refused"] * 7, "/etc", str(work), own, "policy_widens", "refused"]
+
+
+_LIE = """
+import json, socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+lines = s.makefile("rb")
+request = {"agent": "free", "prompt": "cat secret", "caller_cwd": sys.argv[2]}
+for id, (method, params) in enumerate((("hello", {"protocol": 1}), ("task.delegate", request))):
+    s.sendall(json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode() + b"\\n")
+    answer = json.loads(lines.readline())
+print(answer["error"]["data"]["code"] if "error" in answer else "taken")
+"""
+
+
+@_works
 def test_it_is_known_from_inside(daemon: Daemon, tmp_path: Path) -> None:
     """Whatever it does to its session and its environment, behind its own PID namespace and without a network."""
     box(daemon, tmp_path, network='"off"')
@@ -161,6 +211,84 @@ def test_preferred_runs_without_and_says_so(without: Daemon, tmp_path: Path) -> 
     assert "unsandboxed" in rows.events_of(without.home, task["id"])
     steps = without.call("task.why", id=task["id"])["steps"]
     assert [step["outcome"] for step in steps if step["gate"] == "sandbox"] == ["skipped"]
+
+
+@pytest.fixture
+def vanishing(without: Daemon, tmp_path: Path) -> Path:
+    """The bwrap of a daemon that has found it, to be taken away, and an agent ``liked`` that prefers a sandbox."""
+    if not available().works:
+        pytest.skip(available().reason)
+    bwrap = tmp_path / "bin" / "bwrap"
+    bwrap.symlink_to(available().program or "")
+    text = Path(without.home.config).read_text()
+    liked = text[text.index("[policies.box]") : text.index("[agents.free]")]
+    without.configure(
+        text
+        + liked.replace("box]", "like]")
+        .replace('"box"', '"like"')
+        .replace("boxed", "liked")
+        .replace('"required"', '"preferred"')
+    )
+    without.call("config.reload")
+    for agent in ("boxed", "liked"):
+        task = without.delegate(agent, "true", wait=True)
+        assert task["status"] == "completed", task["error"]
+    return bwrap
+
+
+def test_preferred_does_without_a_bwrap_that_vanished(without: Daemon, vanishing: Path) -> None:
+    """It was found once, and is gone by the next start: what prefers one runs, and says so; what requires one not."""
+    vanishing.unlink()
+
+    task = without.delegate("liked", "true", wait=True)
+    with pytest.raises(Refused) as no:
+        without.delegate("boxed", "true")
+
+    assert task["status"] == "completed"
+    assert "unsandboxed" in rows.events_of(without.home, task["id"])
+    assert no.value.code == "sandbox_unavailable"
+
+
+def test_preferred_does_without_a_bwrap_that_works_no_more(without: Daemon, vanishing: Path) -> None:
+    """It is there and fails, as where user namespaces were switched off meanwhile."""
+    vanishing.unlink()
+    vanishing.write_text("#!/bin/sh\necho bwrap: not permitted >&2; exit 1\n")
+    vanishing.chmod(0o755)
+
+    task = without.delegate("liked", "echo out; echo $PAWL_TASK_ID", wait=True)
+    steps = without.call("task.why", id=task["id"])["steps"]
+    with pytest.raises(Refused) as no:
+        without.delegate("boxed", "true")
+
+    assert (task["status"], without.result(task["id"]).decode()) == ("completed", f"out\n{task['id']}\n")
+    assert [step["message"].rpartition(": ")[2] for step in steps if step["gate"] == "sandbox"] == ["not permitted"]
+    assert without.logs(task["id"], "stderr") == b""
+    assert no.value.code == "sandbox_unavailable"
+
+
+def test_required_does_not_start_with_a_bwrap_that_works_no_more(without: Daemon, vanishing: Path) -> None:
+    """Nobody has found out before it starts."""
+    vanishing.unlink()
+    vanishing.write_text("#!/bin/sh\nexit 1\n")
+    vanishing.chmod(0o755)
+
+    task = without.delegate("boxed", "true", wait=True)
+
+    assert (task["status"], task["error"]["code"]) == ("failed", "sandbox_failed")
+
+
+@pytest.mark.parametrize("sandbox", ["preferred", "required"])
+def test_one_sandbox_that_cannot_be_made_is_no_reason_to_do_without(
+    without: Daemon, vanishing: Path, tmp_path: Path, sandbox: str
+) -> None:
+    """Where this machine makes them, and this one fails: its directory is hidden in it."""
+    box(without, tmp_path, sandbox=f'"{sandbox}"')
+    without.call("config.reload")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as hidden:
+        task = without.delegate("boxed", "true", cwd=hidden, wait=True)
+
+    assert (task["status"], task["error"]["code"]) == ("failed", "sandbox_failed")
+    assert "unsandboxed" not in rows.events_of(without.home, task["id"])
 
 
 def test_required_that_vanished_meanwhile_does_not_start(without: Daemon, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from pawl.ipc.peer import peer_of
 from pawl.runner import sandbox
 from pawl.runner.launcher import LaunchOrder, LaunchRefused, Limits
 from pawl.runner.lineage import environment_of, lineage
-from pawl.runner.sandbox import Sandbox, available
+from pawl.runner.sandbox import Offer, Sandbox, available
 from pawl.runner.spool import MarkState, Spool
 from pawl.runner.tree import end_tree, members
 
@@ -172,13 +172,13 @@ def test_the_network_is_a_word(tmp_path: Path) -> None:
 def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
 
-    assert available() == (False, None, None, "bubblewrap is for Linux only")
+    assert available() == Offer(False, None, None, "bubblewrap is for Linux only")
 
 
 def test_a_machine_without_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Not there, not running, or not able to: never a sandbox that is none."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert available() == (False, None, None, "bubblewrap is not installed (no bwrap on PATH)")
+    assert available() == Offer(False, None, None, "bubblewrap is not installed (no bwrap on PATH)")
     fake = tmp_path / "bwrap"
     for script, said in (
         ("echo broken >&2; exit 3", "does not run: broken"),
@@ -197,7 +197,12 @@ def test_a_machine_without_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def boxed(k: Keeping, script: str, made: Sandbox, **more: Any) -> LaunchOrder:
     """An order for a shell in a sandbox."""
     order = k.order(["sh", "-c", script], cwd=made.cwd, **more)
-    return order._replace(wrapper=sandbox.wrapper(_offer.program or "", made))
+    return order._replace(wrapper=wrapped(made))
+
+
+def wrapped(made: Sandbox) -> tuple[str, ...]:
+    """The words for it on this machine, as the engine asks for them."""
+    return sandbox.wrapper(_offer.program or "", made, by_descriptor=_offer.by_descriptor)
 
 
 async def said(k: Keeping, script: str, made: Sandbox, **more: Any) -> tuple[str, int | None]:
@@ -412,6 +417,34 @@ def test_a_program_that_is_hidden_refuses_the_launch(keeping: Make, tmp_path: Pa
     run(test)
 
 
+@works
+@pytest.mark.skipif(not _offer.by_descriptor, reason="this bwrap binds by path only")
+def test_what_is_mounted_is_what_was_meant(keeping: Make, tmp_path: Path) -> None:
+    """A link that took the place of a workspace, or of a directory above it, at the last moment; or that is gone."""
+    work, other = tmp_path / "a" / "work", tmp_path / "other"
+    (other / "work").mkdir(parents=True)
+
+    async def test() -> None:
+        async with keeping() as k:
+            for place, target in ((work, other / "work"), (work.parent, other)):
+                work.mkdir(parents=True)
+                order = boxed(k, "echo x > new", box(work))._replace(cwd="/")
+                place.rename(tmp_path / "moved")
+                place.symlink_to(target)
+                error = await refusal(k, order)
+                assert error.code == "sandbox_failed"
+                assert error.message.startswith(f"cannot make the sandbox: {work} ")
+                place.unlink()
+                error = await refusal(k, order)
+                assert (error.code, error.message) == (
+                    "sandbox_failed", f"cannot make the sandbox: cannot open {work}: No such file or directory"
+                )  # fmt: skip
+                shutil.rmtree(tmp_path / "moved")
+
+    run(test)
+    assert os.listdir(other / "work") == []
+
+
 # --- what holds --------------------------------------------------------------------------------------------------
 
 
@@ -433,7 +466,7 @@ def test_nothing_of_the_machine_can_be_written_to(keeping: Make, tmp_path: Path)
             # -writable and test -w ask the kernel and write nothing: a hole must not be a harm
             script = f"find {parts} -type f -writable 2>/dev/null; for f in link ../home /etc ~ {order.spool}"
             script += f' {order.spool}/prompt; do [ -w "$f" ] && echo "$f"; done; echo x > {own}/x; cat {own}/../prompt'
-            wrapper = sandbox.wrapper(_offer.program or "", made._replace(writable=(str(work), own)))
+            wrapper = wrapped(made._replace(writable=(str(work), own)))
             await k.launch(order._replace(argv=["sh", "-c", script], wrapper=wrapper))
             await k.end_of(order)
             assert Path(order.spool, "stdout").read_text() == "do it"

@@ -171,6 +171,28 @@ def test_a_large_file_is_copied_up_to_its_limit(store: ArtifactStore, run: Run, 
         assert content(store, of(LARGE[:limit])) == LARGE[:limit]
 
 
+@pytest.mark.parametrize("limit", [0, 5, CHUNK_BYTES + 1, 2 * len(LARGE)])
+def test_what_is_open_is_copied_whatever_stands_at_its_path(
+    store: ArtifactStore, run: Run, tmp_path: Path, limit: int
+) -> None:
+    """From its beginning, and the caller may close it at once."""
+    source = tmp_path / "source"
+    source.write_bytes(LARGE)
+
+    async def body() -> Artifact:
+        with open(source, "rb") as file:
+            file.read(3)
+            source.write_bytes(b"") if limit == 0 else source.unlink()
+            staging = store.stage_open(file.fileno(), limit)
+        staged = await staging
+        await store.publish(staged)
+        return staged.artifact
+
+    before = len(os.listdir("/dev/fd"))
+    assert run(body()) == of(LARGE[:limit])
+    assert len(os.listdir("/dev/fd")) == before
+
+
 def test_a_missing_file_is_empty_bytes(store: ArtifactStore, run: Run, tmp_path: Path) -> None:
     """A stream whose file was never made, or was removed, is empty."""
 

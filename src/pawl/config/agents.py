@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -165,7 +166,8 @@ class PolicyConfig(Named):
     env: tuple[EnvName, ...] = DEFAULT_ENV
     """The variables of the daemon's environment that are passed on; all else is withheld."""
     workspace: Directory | None = None
-    """The directory that work starts in, ``~`` expanded; without it the directory of whoever asked."""
+    """The directory that work starts in, ``~`` expanded; without it the directory of whoever asked. In a sandbox it
+    cannot be ``/``, nor one of the system's such as ``/run`` or ``/dev``."""
     max_output_bytes: Annotated[int, Size()] = 64 * MIB
     """The size of one task's output at most."""
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
@@ -181,3 +183,25 @@ class PolicyConfig(Named):
         if raw.get("network") == "off" and raw.get("sandbox", "off") == "off":
             text = '"off" needs a sandbox: set sandbox = "required" (or "preferred") beside it'
             yield Slip(("network",), text)
+        workspace = raw.get("workspace")
+        if raw.get("sandbox", "off") != "off" and isinstance(workspace, str) and defeats_sandbox(workspace):
+            text = f"{quoted(workspace)} as the workspace leaves a sandbox nothing to hold back"
+            yield Slip(("workspace",), f"{text}; name a directory for the work")
+
+
+# By real paths: everything; where sockets lie; what is the kernel's and the machine's, /dev/shm but for what is in it.
+_DEFEATING = re.compile(r"/|/run(/user(/[^/]+)?)?|/(proc|sys)(/.*)?|/dev(/(?!shm/).*)?", re.DOTALL)
+
+
+def defeats_sandbox(workspace: str) -> bool:
+    """Whether a sandbox around this workspace would open what it is there to close, as it is written or where it leads
+    now."""
+    path = os.path.expanduser(workspace)
+    if "\0" in path or not os.path.isabs(path):
+        return False  # it is none: said elsewhere
+    if _DEFEATING.fullmatch(os.path.normpath(f"/{path.lstrip('/')}")):
+        return True
+    try:
+        return _DEFEATING.fullmatch(os.path.realpath(path)) is not None
+    except OSError:
+        return True  # only links in /proc lead on and cannot be read

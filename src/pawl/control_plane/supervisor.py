@@ -260,6 +260,8 @@ class Supervisor:
             async with asyncio.timeout(_LAUNCH_S):
                 live.worker = await self._launched(live, order)
         except LaunchRefused as refused:
+            if refused.code == "sandbox_failed" and await self._may_be_bare(live, plan):
+                return await self._start(live, plan._replace(wrapper=(), policy=None, bare=None))
             return Refusal(refused.code, refused.message)
         except (KeeperLost, TimeoutError):
             return await self._after_loss(live)
@@ -270,6 +272,15 @@ class Supervisor:
         noted = self._writer.submit(store.record_worker, task.id, self._owner, live.worker)
         noted.add_done_callback(_recorded)
         return None
+
+    async def _may_be_bare(self, live: Live, plan: Program) -> bool:
+        """Whether a program whose sandbox could not be made, so that nothing ran, may run without."""
+        if plan.bare is None:
+            return False
+        try:
+            return await self._settlement.insist(live.task.id, plan.bare, lambda: live.early is not None)
+        except PawlError:
+            return False
 
     async def _launched(self, live: Live, order: LaunchOrder) -> ProcessIdentity | None:
         """The worker, once it is launched; None where its end was decided first and it never will be."""

@@ -15,7 +15,8 @@ class Program(NamedTuple):
 
     ``max_output_bytes`` bounds each of the two output streams; more than that fails the task with ``output_limit``.
     ``wrapper``: words put before the command, a sandbox's. ``policy``: the one that it starts under, where that is not
-    the one in its row; it is recorded before the start.
+    the one in its row; it is recorded before the start. ``bare``: asked when the wrapper has failed; whether it may
+    start without.
     """
 
     argv: tuple[str, ...]
@@ -27,6 +28,7 @@ class Program(NamedTuple):
     limits: Limits | None = None
     wrapper: tuple[str, ...] = ()
     policy: PolicyText | None = None
+    bare: Callable[[], Awaitable[bool]] | None = None
 
 
 class Inline(NamedTuple):

@@ -109,8 +109,11 @@ def beyond(inner: Policy, outer: Policy) -> list[str]:
 
 
 def within(path: str, directory: str) -> bool:
-    """Whether a path lies in a directory or is it, whatever links lead there now."""
-    real, top = os.path.realpath(path), os.path.realpath(directory)
+    """Whether a path lies in a directory or is it, whatever links lead there now. Not where that cannot be told."""
+    try:
+        real, top = os.path.realpath(path), os.path.realpath(directory)
+    except OSError:  # a link that cannot be read, as those of other processes in /proc
+        return False
     return real == top or real.startswith(top.rstrip("/") + "/")
 
 

@@ -34,6 +34,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pawl.errors import SandboxUnavailable
+from pawl.runner.spawn import HELD
 
 _HIDDEN = ("/tmp", "/var/tmp", "/run")
 _RUN = "/run"
@@ -49,12 +50,16 @@ _BIND, _RO_BIND, _TMPFS = "--bind", "--ro-bind", "--tmpfs"
 
 
 class Offer(NamedTuple):
-    """What this machine offers: whether a sandbox could be made just now, by which program, or why not."""
+    """What this machine offers: whether a sandbox could be made just now, by which program, or why not.
+
+    ``by_descriptor``: whether that program mounts what a descriptor has open; older ones know paths only.
+    """
 
     works: bool
     program: str | None
     version: str | None
     reason: str
+    by_descriptor: bool = False
 
 
 class Sandbox(NamedTuple):
@@ -65,6 +70,7 @@ class Sandbox(NamedTuple):
     with what that is the ``bin`` of.
     ``protected``: read-only even inside something writable, which it may not be itself; put back where hidden.
     ``cwd`` is put back too, except beneath ``/run``: who may choose a directory must not choose a way to sockets.
+    ``fixed``: those of ``writable`` and ``cwd`` that are real paths; one that leads elsewhere by now refuses it.
     """
 
     writable: tuple[str, ...]
@@ -72,10 +78,11 @@ class Sandbox(NamedTuple):
     protected: tuple[str, ...]
     network: bool
     cwd: str
+    fixed: tuple[str, ...] = ()
 
 
 def available() -> Offer:
-    """Look for bwrap and try it, as a task would use it. Blocks, for up to five seconds each for two runs of it."""
+    """Look for bwrap and try it, as a task would use it. Blocks, for up to five seconds each for three runs of it."""
     if not sys.platform.startswith("linux"):
         return Offer(False, None, None, "bubblewrap is for Linux only")
     program = shutil.which("bwrap")
@@ -85,21 +92,27 @@ def available() -> Offer:
     if version.returncode != 0:
         return Offer(False, program, None, f"{program} does not run: {_last_line(version.stderr)}")
     number = version.stdout.strip().rpartition(" ")[2]
-    words = wrapper(program, Sandbox((), (), (), network=False, cwd="/"))
+    words = wrapper(program, Sandbox((), (), (), network=False, cwd="/"), by_descriptor=False)
     tried = _run(program, "--die-with-parent", *words[1:], "/bin/sh", "-c", ":")  # nothing stays of one that hangs
     if tried.returncode != 0:
         return Offer(False, program, number, f"{program} cannot make a sandbox here: {_last_line(tried.stderr)}")
-    return Offer(True, program, number, f"bubblewrap {number} works")
+    # asked for rather than told by the version: distributions have it in older ones
+    by_descriptor = HELD[_BIND] in _run(program, "--help").stdout
+    return Offer(True, program, number, f"bubblewrap {number} works", by_descriptor)
 
 
-def wrapper(program: str, box: Sandbox) -> tuple[str, ...]:
+def wrapper(program: str, box: Sandbox, *, by_descriptor: bool = False) -> tuple[str, ...]:
     """The words to put before a command so that it runs in this sandbox. ``program`` is bwrap's path.
+
+    With ``by_descriptor`` what is mounted is named by path after the options of ``HELD``: whoever starts it opens those
+    paths, makes sure that they are what they were, and puts the descriptors in their place (``spawn``). Without it
+    bwrap goes by the paths, and what became a link since they were looked at is followed.
 
     Raises ``sandbox_unavailable`` where it could not protect what is to be protected.
     """
-    hidden = {os.path.realpath(path) for path in _HIDDEN if os.path.isdir(path)}
-    mounts = _mounts(box, hidden)
-    links = dict(link for path in _spelled(box) for link in _links(path))
+    real = _places(box)
+    mounts = _mounts(real)
+    links = dict(link for path in _spelled(box) for link in resolve(path)[1])
     for path in box.protected:
         _refuse_a_way_through(path, mounts)
     words = [program, *_BASE]
@@ -107,24 +120,54 @@ def wrapper(program: str, box: Sandbox) -> tuple[str, ...]:
         words.append("--unshare-net")
     for path in sorted(mounts, key=_depth):  # the outer before the inner
         how = mounts[path]
-        words += [how, path] if how in (_TMPFS, *_VIEWS.values()) else [how, path, path]
+        if how in (_TMPFS, *_VIEWS.values()):
+            words += [how, path]
+        else:  # the root and the kernel's are nobody's to replace
+            words += [HELD[how] if by_descriptor and path not in ("/", *_SHARED) else how, path, path]
     for path in sorted(links, key=_depth):
         if mounts[_around(path, mounts)] == _TMPFS:
-            words += ["--symlink", links[path], path]
-    return (*words, "--chdir", os.path.realpath(box.cwd), "--")
+            target = links[path]
+            words += ["--symlink", f"./{target}" if target.startswith("-") else target, path]  # never an option
+    return (*words, "--chdir", real.cwd, "--")
+
+
+def shows(box: Sandbox, path: str) -> bool:
+    """Whether what is at this real path outside can be seen at it in this sandbox too."""
+    mounts = _mounts(_places(box))
+    return mounts[_around(path, mounts)] in HELD
+
+
+def unmoved(path: str) -> str:
+    """This real path. Raises ``sandbox_unavailable`` where it leads somewhere else by now."""
+    now, _ = resolve(path)
+    if now != path:
+        raise SandboxUnavailable(
+            f"cannot make the sandbox: {path} leads to {now} now, which is not the place that it was admitted for; "
+            "remove the link, or ask for it again",
+            path=path, now=now,
+        )  # fmt: skip
+    return path
 
 
 # --- what is mounted -------------------------------------------------------------------------------------------------
 
 
-def _mounts(box: Sandbox, hidden: set[str]) -> dict[str, str]:
+def _places(box: Sandbox) -> Sandbox:
+    """The same with real paths for what a task may have replaced. They are resolved here and never again: from here on
+    they are compared (``spawn``), not followed."""
+    real = {path: unmoved(path) if path in box.fixed else resolve(path)[0] for path in (*box.writable, box.cwd)}
+    return box._replace(writable=tuple(real[path] for path in box.writable), cwd=real[box.cwd])
+
+
+def _mounts(box: Sandbox) -> dict[str, str]:
     """How each path is mounted. What surrounds a path decides whether it has to be, so they are looked at from the
     outside in; of one path, what comes last in ``wishes`` stands.
     """
+    hidden = {os.path.realpath(path) for path in _HIDDEN if os.path.isdir(path)}
     wishes: list[tuple[str, str]] = [
         *((path, "hidden") for path in hidden),
         *((path, "readable") for path in _put_back(box, hidden)),
-        *((os.path.realpath(path), "writable") for path in box.writable),
+        *((path, "writable") for path in box.writable),
         *((os.path.realpath(path), "protected") for path in (*box.protected, "/sys")),
     ]
     mounts = {"/": _RO_BIND}
@@ -164,7 +207,7 @@ def _pinned(path: str, outer: str) -> dict[str, str]:
 
 def _refuse_a_way_through(path: str, mounts: dict[str, str]) -> None:
     """A link in a writable directory could be pointed elsewhere, and nothing mounted can prevent it."""
-    for link, _ in _links(path):
+    for link, _ in resolve(path)[1]:
         if mounts[_around(link, mounts)] == _BIND:
             raise SandboxUnavailable(
                 f"cannot make the sandbox: {path} goes through the link {link}, which the task could replace; "
@@ -181,9 +224,8 @@ def _put_back(box: Sandbox, hidden: set[str]) -> Iterator[str]:
         else:
             yield _place_of(os.path.realpath(os.path.dirname(path)), path, hidden)
             yield _place_of(os.path.dirname(os.path.realpath(path)), path, hidden)
-    cwd = os.path.realpath(box.cwd)
-    if not _is_in(cwd, os.path.realpath(_RUN)):
-        yield cwd
+    if not _is_in(box.cwd, os.path.realpath(_RUN)):
+        yield box.cwd
     if box.network:
         yield os.path.realpath(_RESOLVER)  # the file alone: sockets lie beside it
 
@@ -202,11 +244,16 @@ def _spelled(box: Sandbox) -> Iterator[str]:
         yield _RESOLVER
 
 
-def _links(path: str) -> Iterator[tuple[str, str]]:
-    """The links on the way to a path: the real place of each, and what it says."""
-    here, found = "/", 0
+def resolve(path: str) -> tuple[str, list[tuple[str, str]]]:
+    """Where a path leads now, and the links on its way: the real place of each, and what it says.
+
+    Unlike ``os.path.realpath`` it raises nothing: a link that cannot be read (in /proc) is taken for a place. A path
+    with more links than the kernel follows is left where it was given up.
+    """
+    here = "/"
+    found: list[tuple[str, str]] = []
     ahead = path.split("/")[::-1]
-    while ahead and found < _LINKS_MAX:
+    while ahead and len(found) < _LINKS_MAX:
         part = ahead.pop()
         if part in ("", "."):
             continue
@@ -216,10 +263,10 @@ def _links(path: str) -> Iterator[tuple[str, str]]:
         except OSError:  # none, or nothing at all
             here = there
             continue
-        yield there, target
-        found += 1
+        found.append((there, target))
         ahead += target.split("/")[::-1]
         here = "/" if target.startswith("/") else here
+    return os.path.join(here, *reversed(ahead)), found
 
 
 def _around(path: str, mounts: Iterable[str]) -> str:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import signal
+import stat
 import time
 
 from pawl.runner import kernel, launch_mark, limits
@@ -25,6 +27,11 @@ _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _NOT_EXECUTABLE = {errno.EACCES, errno.ENOEXEC, errno.EISDIR}
 _SANDBOX_S = 10.0  # it takes some milliseconds; a file system that hangs must not hang the keeper
 _INSIDE, _UNSEEN = b"inside\n", b"unseen\n"
+# The options by which bwrap mounts what a descriptor has open, by those that do the same with a path.
+HELD = {"--bind": "--bind-fd", "--ro-bind": "--ro-bind-fd"}
+_ABOVE = (
+    64  # above any number that a child's descriptors are put at: none of those overwrites one that is still to come
+)
 # Of the task's own variables a sandbox's maker sees those by which its processes are found, and no other: what the
 # loader or a shell reads (LD_PRELOAD) would run outside.
 _TOLD_OUTSIDE = ("PAWL_TASK_ID", "PAWL_HOME")
@@ -216,17 +223,19 @@ def _sandboxed(order: Order, program: str, descriptors: list[int]) -> int:
     at = 4 if order.limits else 3  # after the pipe of the shell that sets the limits
     variables = _variables(order.env)
     reading, writing = os.pipe()
+    held: list[int] = []
     try:
+        words = _holding(order.wrapper[1:], held, at + 2)
         inside = [limits.SHELL, "-c", _script(at), order.argv[0], program, *order.argv[1:]]
-        argv = [order.wrapper[0], "--args", str(at + 1), *order.wrapper[1:], *inside]
+        argv = [order.wrapper[0], "--args", str(at + 1), *words, *inside]
         env = {name: order.env[name] for name in _TOLD_OUTSIDE if name in order.env}
-        pid = _limited(order, order.wrapper[0], argv, env, [*descriptors, writing, variables])
+        pid = _limited(order, order.wrapper[0], argv, env, [*descriptors, writing, variables, *held])
     except BaseException:
         os.close(reading)
         raise
     finally:
-        os.close(writing)
-        os.close(variables)
+        for descriptor in (writing, variables, *held):
+            os.close(descriptor)
     try:
         said = _await_word(reading)
         if said is None:
@@ -237,6 +246,35 @@ def _sandboxed(order: Order, program: str, descriptors: list[int]) -> int:
     if said != _INSIDE:
         raise _sandbox_failed(order, program, pid, said)
     return pid
+
+
+def _holding(words: list[str], held: list[int], at: int) -> list[str]:
+    """Open what is to be mounted, into ``held``, and name it by descriptors from ``at`` on.
+
+    What a path names may be replaced at any moment; what is open stays what it is. bwrap closes them.
+    """
+    found = list(words)
+    for place, word in enumerate(words):
+        if word in HELD.values():
+            held.append(_hold(words[place + 1]))
+            found[place + 1] = str(at + len(held) - 1)
+    return found
+
+
+def _hold(path: str) -> int:
+    """Open a real path, and make sure that it is one: no link has taken the place of any part of it."""
+    try:
+        low = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        why = f"cannot open {path}: {error.strerror}"
+        raise Refused("sandbox_failed", f"cannot make the sandbox: {why}", error.errno) from None
+    try:
+        now = os.readlink(f"/proc/self/fd/{low}")
+        if now != path or stat.S_ISLNK(os.fstat(low).st_mode):
+            raise Refused("sandbox_failed", f"cannot make the sandbox: {path} is not the place any more that it was")
+        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
+    finally:
+        os.close(low)
 
 
 def _variables(env: dict[str, str]) -> int:

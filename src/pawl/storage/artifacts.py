@@ -56,11 +56,13 @@ class Staged(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What to stage: bytes at hand, or a file of which at most ``limit_bytes`` are taken."""
+    """What to stage: bytes at hand, or a file of which at most ``limit_bytes`` are taken: by its path, or from a
+    descriptor, which whoever stages it closes."""
 
     data: bytes | None
     path: str | None
     limit_bytes: int
+    descriptor: int | None = None
 
 
 class ArtifactStore:
@@ -95,6 +97,16 @@ class ArtifactStore:
         if limit_bytes == 0 and EMPTY.sha256 in self._durable and self._present(EMPTY):
             return _done(Staged(EMPTY, None))  # most programs leave one stream empty: no thread for that
         return self._stages.submit(Source(None, path, limit_bytes))
+
+    def stage_open(self, descriptor: int, limit_bytes: int) -> asyncio.Future[Staged]:
+        """The same from the beginning of a file that is open. The caller may close it at any time, and nobody else may
+        read from it meanwhile."""
+        own = os.dup(descriptor)
+        try:
+            return self._stages.submit(Source(None, None, limit_bytes, own))
+        except BaseException:
+            os.close(own)
+            raise
 
     def publish(self, staged: Staged) -> asyncio.Future[None]:
         """Give staged bytes their name, durably."""
@@ -159,6 +171,14 @@ class ArtifactStore:
         return [_outcome(self._stage_one, source) for source in sources]
 
     def _stage_one(self, source: Source) -> Staged:
+        if source.descriptor is None:
+            return self._stage_from(source)
+        try:
+            return self._stage_from(source)
+        finally:
+            os.close(source.descriptor)
+
+    def _stage_from(self, source: Source) -> Staged:
         try:
             source = _at_hand(source)
         except OSError as error:
@@ -226,13 +246,13 @@ def sync_directory(path: str) -> None:
 
 def _at_hand(source: Source) -> Source:
     """A small or missing file as bytes, so that what is there already is found before anything is written."""
-    if source.path is None:
+    if source.data is not None:
         return source
     try:
-        size = min(os.lstat(source.path).st_size, source.limit_bytes)
-        if size > CHUNK_BYTES:
+        found = os.lstat(source.path) if source.path is not None else os.fstat(source.descriptor or 0)
+        if min(found.st_size, source.limit_bytes) > CHUNK_BYTES:
             return source
-        return Source(b"".join(_read(source.path, source.limit_bytes)), None, 0)
+        return Source(b"".join(_read(source)), None, 0)
     except (FileNotFoundError, NotADirectoryError):
         return Source(b"", None, 0)
 
@@ -243,9 +263,8 @@ def _write(temporary: str, source: Source) -> Staged:
     size = 0
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        chunks = [source.data] if source.path is None else _read(source.path, source.limit_bytes)
+        chunks = [source.data] if source.data is not None else _read(source)
         for chunk in chunks:
-            assert chunk is not None
             digest.update(chunk)
             size += len(chunk)
             view = memoryview(chunk)
@@ -273,9 +292,17 @@ def open_plain(path: str) -> io.FileIO:
     return io.FileIO(descriptor, "rb")
 
 
-def _read(path: str, limit_bytes: int) -> Iterator[bytes]:
-    with open_plain(path) as file:
-        left = limit_bytes
+def _again(descriptor: int | None) -> io.FileIO:
+    """An open file from its beginning; closing this leaves it open."""
+    assert descriptor is not None, "a source is bytes, a path or a descriptor"
+    file = io.FileIO(descriptor, "rb", closefd=False)
+    file.seek(0)
+    return file
+
+
+def _read(source: Source) -> Iterator[bytes]:
+    with open_plain(source.path) if source.path is not None else _again(source.descriptor) as file:
+        left = source.limit_bytes
         while left > 0:
             chunk = file.read(min(CHUNK_BYTES, left))
             if not chunk:

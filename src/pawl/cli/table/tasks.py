@@ -37,7 +37,10 @@ DELEGATE = Command(
         Option("--cwd", "The directory to work in.", kind="path", metavar="DIR", complete="path"),
         Option("--env", "Set a variable for the work.", kind="pair", repeat=True),
         Option("--idempotency-key", "The same key starts the same work only once.", metavar="K"),
-        Option("--parent", "Make it a child of this task.", complete="task", metavar="TASK"),
+        Option(
+            "--parent", "Make it a child of this task; inside a task only of that one.",
+            complete="task", metavar="TASK",
+        ),
         Option("--label", "Mark it, to find it again with `pawl list --label`.", kind="pair", repeat=True),
         Option(
             "--input", "Copy this file into the task's directory, PAWL_TASK_DIR.",

@@ -16,7 +16,9 @@ from pawl.config import AgentConfig, Config
 from pawl.control_plane import budget
 from pawl.control_plane.budget import Holder
 from pawl.control_plane.model import Task
+from pawl.engines.delegation.inputs import beyond
 from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
+from pawl.engines.delegation.places import box, settled
 from pawl.engines.delegation.roster import reach
 from pawl.errors import (
     AgentDisabled,
@@ -31,9 +33,12 @@ from pawl.errors import (
     SpawnDenied,
     SpawnNested,
 )
+from pawl.home import Home
 from pawl.policy import Policy, Sourced, narrow, override
 from pawl.policy.narrow import within
+from pawl.runner import sandbox
 from pawl.runner.sandbox import Offer
+from pawl.runner.spool import Spool
 from pawl.storage import Reader
 from pawl.values import duration_text
 
@@ -63,14 +68,14 @@ class Admitting:
 
     def __init__(
         self, config: Config, reader: Reader, now_ms: int, sandbox: Callable[[], Awaitable[Offer]],
-        configured: Callable[[str], Sourced | None], spool: str,
+        configured: Callable[[str], Sourced | None], home: Home,
     ) -> None:  # fmt: skip
         self._config = config
         self._reader = reader
         self._now_ms = now_ms
         self._sandbox = sandbox
         self._configured = configured
-        self._spool = spool
+        self._home = home
 
     async def delegate(self, request: Request, caller: Caller, policy: Policy | None, actions: int) -> Admission:
         """``policy``: the one that the calling task runs under; ``actions``: what the whole call takes."""
@@ -79,8 +84,9 @@ class Admitting:
         own = self._configured(target.name)
         assert own is not None, "the gate before has found the agent"
         if caller.task is None or policy is None:
+            own = self._settled(gates, own)
             await self._sandbox_there(gates, own.policy)
-            return Admission(None, own, ())
+            return Admission(None, own, (), _directory(request, own.policy, None))
         self._depth(gates, caller, policy, target, own.policy)
         await self._budget(gates, caller.task, actions)
         if policy.delegation != "allow":
@@ -107,13 +113,13 @@ class Admitting:
         if mode == "independent":
             gates.note("approval", "nothing that it may use needs a person's approval")
         effective = own if mode == "independent" else self._narrowed(gates, own, policy, caller)
-        try:
-            self.inputs(request, caller.task, policy)
-        except PolicyWidens as error:
-            raise gates.refuse("request", error) from None
-        self._request(gates, request, caller.task, target, effective.policy, mode)
+        effective = self._settled(gates, effective, policy)
+        self._inputs(gates, request, caller.task, policy)
+        cwd = _directory(request, effective.policy, mode)
+        self._request(gates, request._replace(cwd=request.cwd and cwd), caller.task, target, effective.policy, mode)
+        await self._in_sight(gates, cwd, caller.task, policy)
         await self._sandbox_there(gates, effective.policy)
-        return Admission(mode, effective, tuple(gates.passed))
+        return Admission(mode, effective, tuple(gates.passed), cwd)
 
     async def spawn(self, request: SpawnRequest, caller: Caller, policy: Policy | None) -> Admission:
         """A sub-agent of the calling task."""
@@ -151,7 +157,7 @@ class Admitting:
         gates.note("overrides", "what was asked for only narrows")
         await self._budget(gates, task, 1)
         await self._sandbox_there(gates, effective.policy)
-        return Admission("bounded", effective, tuple(gates.passed))
+        return Admission("bounded", effective, tuple(gates.passed), task.cwd)
 
     # --- the gates, in their order ----------------------------------------------------------------------------------
 
@@ -229,19 +235,27 @@ class Admitting:
         gates.note("policy", "its policy is cut down to the caller's")
         return effective
 
-    def inputs(self, request: Request, caller: Task, policy: Policy) -> None:
-        """A program in a sandbox sees other files than the daemon, which would read them for it. Raises
-        ``policy_widens``."""
-        if policy.sandbox == "off":
-            return
-        own = [os.path.join(self._spool, caller.id), *([policy.workspace] if policy.workspace else [])]
-        beyond = [path for path in request.inputs if not any(within(path, each) for each in own)]
-        if beyond:
-            raise PolicyWidens(
-                f"cannot take the input {beyond[0]}: a task in a sandbox hands over files of its workspace and of its "
-                "own directory (PAWL_TASK_DIR) only",
-                field="inputs", beyond=beyond,
-            )  # fmt: skip
+    def _settled(self, gates: Gates, effective: Sourced, *callers: Policy) -> Sourced:
+        """What is judged and stored from here on is the place, not the words for it."""
+        try:
+            return effective._replace(policy=settled(effective.policy, self._config, *callers))
+        except SandboxUnavailable as error:
+            raise gates.refuse("sandbox", error) from None
+
+    def inputs_from(self, caller: Task | None, policy: Policy | None) -> list[str] | None:
+        """The real paths of the directories that a caller's inputs must lie in; None where they may lie anywhere."""
+        if caller is None or policy is None or policy.sandbox == "off":
+            return None
+        # the workspace is the real path that it was admitted with: where it leads now does not count
+        workspace = [policy.workspace] if policy.workspace else []
+        return [os.path.realpath(os.path.join(self._home.spool, caller.id)), *workspace]
+
+    def _inputs(self, gates: Gates, request: Request, caller: Task, policy: Policy) -> None:
+        """A first look at the paths; what counts is what is open in the end (``inputs``)."""
+        own = self.inputs_from(caller, policy)
+        outside = [] if own is None else [path for path in request.inputs if not any(within(path, at) for at in own)]
+        if outside:
+            raise gates.refuse("request", beyond(*outside))
 
     def _request(
         self, gates: Gates, request: Request, caller: Task, target: AgentConfig, policy: Policy, mode: str
@@ -278,6 +292,21 @@ class Admitting:
                     field="env", beyond=steering,
                 ),
             )  # fmt: skip
+
+    async def _in_sight(self, gates: Gates, cwd: str | None, caller: Task, policy: Policy) -> None:
+        """A child's directory is put back into its sandbox, so that a caller in one must not choose what it cannot see
+        itself. The directory that it says it is in itself is no better than one that it asks for."""
+        if cwd is not None and policy.sandbox != "off" and (await self._sandbox()).works:
+            files = Spool(os.path.join(self._home.spool, caller.id)).files
+            if not sandbox.shows(box(policy, self._home, files, caller.cwd or "/"), cwd):
+                raise gates.refuse(
+                    "request",
+                    PolicyWidens(
+                        f"cannot work in {cwd}: that is hidden from the calling task by its sandbox; say --cwd with a "
+                        "directory that it sees, its own (PAWL_TASK_DIR) for example",
+                        field="cwd", limit=policy.workspace,
+                    ),
+                )  # fmt: skip
         gates.note("request", "what was asked for beyond the defaults only narrows")
 
     def _timeout(self, gates: Gates, timeout_ms: int | None, agent: AgentConfig, gate: str) -> None:
@@ -310,6 +339,12 @@ def no_sandbox(offer: Offer) -> SandboxUnavailable:
         f'cannot start it: its policy says sandbox = "required", and this machine makes none: {offer.reason}',
         reason=offer.reason,
     )
+
+
+def _directory(request: Request, policy: Policy, mode: str | None) -> str | None:
+    """Where it works: a real path where there is a sandbox."""
+    found = request.cwd or policy.workspace or (None if mode == "independent" else request.caller_cwd)
+    return sandbox.resolve(found)[0] if found is not None and policy.sandbox != "off" else found
 
 
 def _inside(path: str, workspace: str | None) -> bool:

@@ -7,11 +7,10 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-import pawl
 from pawl.config import AgentConfig, Config
 from pawl.control_plane import store
 from pawl.control_plane.engine import ControlPlane
@@ -21,7 +20,9 @@ from pawl.control_plane.store import Submitted
 from pawl.control_plane.work import Inline, Plan, Program, Refusal
 from pawl.engines.delegation import program
 from pawl.engines.delegation.admission import Admitting, no_sandbox
+from pawl.engines.delegation.inputs import opened
 from pawl.engines.delegation.model import OPERATOR, Admission, Caller, Request, SpawnRequest
+from pawl.engines.delegation.places import box, settled
 from pawl.errors import (
     AgentDisabled,
     AgentNotFound,
@@ -32,20 +33,18 @@ from pawl.errors import (
     SandboxUnavailable,
     StorageError,
 )
-from pawl.ids import new_id
+from pawl.ids import PREFIX_CHARACTERS_MIN, new_id
 from pawl.log import logger
 from pawl.policy import Policy, Sourced, narrow, of
 from pawl.policy.narrow import within
 from pawl.runner import sandbox
-from pawl.runner.sandbox import Offer, Sandbox
+from pawl.runner.sandbox import Offer
 from pawl.runner.spool import Spool
 from pawl.storage import Artifact
 
 log = logger("delegation")
 KINDS = ("delegate", "subagent")
 _POLICIES_KEPT = 1000
-# Where this interpreter and this package lie, so that `pawl` can be called from inside a sandbox wherever they are.
-_OURSELVES = (sys.prefix, sys.base_prefix, os.path.dirname(os.path.dirname(os.path.abspath(pawl.__file__))))
 _REMEMBERED = (RefusedByPolicy, AgentDisabled)  # an unknown name is none of ours, and there are too many of them
 
 
@@ -67,14 +66,17 @@ class Delegation:
         """Take a request: its task is stored, and started where a slot is free, when this returns.
 
         Raises ``agent_not_found``, ``agent_disabled``, the refusals of ``admission``, ``caller_ended``,
-        ``task_not_found`` (the parent), ``idempotency_conflict``, ``invalid_params`` (an input that cannot be read) and
-        storage errors; then nothing was stored.
+        ``task_not_found`` (the parent), ``idempotency_conflict``, ``invalid_params`` (an input that cannot be read, a
+        parent that a task named and is not) and storage errors; then nothing was stored.
         """
         return (await self.fan_out([request], caller))[0]
 
     async def fan_out(self, requests: Sequence[Request], caller: Caller) -> list[Submitted]:
         """The same for several requests, in order: all are taken, or none is."""
-        before = [await self._taken_before(request, caller) for request in requests]
+        parents = [await self._parent(request, caller) for request in requests]
+        before = [
+            await self._taken_before(request, caller, parent) for request, parent in zip(requests, parents, strict=True)
+        ]
         if all(before):
             return [done for done in before if done is not None]
         actions = sum(request.actions for request in requests)
@@ -87,10 +89,8 @@ class Delegation:
                 await self._remember(caller, request.agent, error)
                 raise
         new = [
-            self._new_task(
-                request, caller, admission, await self._parent(request, caller), await self._take_inputs(request)
-            )
-            for request, admission in admitted
+            self._new_task(request, caller, admission, parent, await self._take_inputs(request, caller, policy))
+            for (request, admission), parent in zip(admitted, parents, strict=True)
         ]
         return await self._submit(new, caller)
 
@@ -112,17 +112,13 @@ class Delegation:
         assert caller.task is not None
         return (await self._submit([self._new_subagent(request, caller.task, caller.depth, admission)], caller))[0]
 
-    async def _taken_before(self, request: Request, caller: Caller) -> Submitted | None:
+    async def _taken_before(self, request: Request, caller: Caller, parent_id: str | None) -> Submitted | None:
         """What an idempotency key brings back: asked first, since a repetition passes no gate and costs nothing."""
         key = request.idempotency_key
         if key is None or await self._plane.reader.one(Q.by_key, (caller.creator, key)) is None:
             return None
-        if caller.task is not None:
-            self._admitting().inputs(request, caller.task, await self.policy_of(caller.task))
-        inputs = await self._take_inputs(request)
-        return await self._by_key(
-            caller.creator, key, _digest(request, await self._named_parent(request, caller), inputs)
-        )
+        inputs = await self._take_inputs(request, caller, await self._policy_of_caller(caller))
+        return await self._by_key(caller.creator, key, _digest(request, None if caller.task else parent_id, inputs))
 
     async def _by_key(self, whose: str, key: str, request_sha256: str) -> Submitted | None:
         row = await self._plane.reader.one(Q.by_key, (whose, key))
@@ -229,7 +225,7 @@ class Delegation:
     def _admitting(self) -> Admitting:
         now_ms = self._plane.timers.clock.wall_ms()
         return Admitting(
-            self._config(), self._plane.reader, now_ms, self.sandbox_offer, self.configured, self._plane.home.spool
+            self._config(), self._plane.reader, now_ms, self.sandbox_offer, self.configured, self._plane.home
         )
 
     @property
@@ -238,8 +234,9 @@ class Delegation:
         return self._offer
 
     async def sandbox_offer(self) -> Offer:
-        """What this machine offers in sandboxes. What works is asked once; what does not may have been mended."""
-        if self._offer is None or not self._offer.works:
+        """What this machine offers in sandboxes. What works is asked once, while its program is there; what does not
+        may have been mended."""
+        if self._offer is None or not self._offer.works or not os.access(self._offer.program or "", os.X_OK):
             self._offer = await asyncio.to_thread(sandbox.available)
         return self._offer
 
@@ -259,10 +256,16 @@ class Delegation:
         if agent.prompt == "argument" and b"\0" in task.prompt:
             return Refusal("prompt_not_an_argument", "the prompt holds a zero byte, which no argument can")
         admitted = await self.policy_of(task)
+        fixed = task.policy_sha256 is not None and admitted.sandbox != "off"
+        if fixed:
+            for place in filter(None, (admitted.workspace, task.cwd)):
+                sandbox.unmoved(place)
         own = self.configured(task.agent)
         policy = admitted
         if own is not None and own.policy != admitted:
             policy = self._narrowed(admitted, own.policy)
+        if not fixed or policy.workspace != admitted.workspace:
+            policy = settled(policy, config)
         cwd = task.cwd or policy.workspace
         if policy.workspace != admitted.workspace and policy.workspace is not None:
             cwd = cwd if cwd is not None and within(cwd, policy.workspace) else policy.workspace
@@ -272,6 +275,8 @@ class Delegation:
         if task.retry_of is not None:
             env["PAWL_IDEMPOTENCY_KEY"] = await self._first_key(task)
         cwd = cwd or env["HOME"]
+        if policy.sandbox != "off" and not (fixed and task.cwd):
+            cwd, _ = sandbox.resolve(cwd)
         env["PAWL_WORKSPACE"] = policy.workspace or cwd
         argv = command or program.arguments(agent, policy, task, spool, cwd)
         return Program(
@@ -284,6 +289,7 @@ class Delegation:
             limits=program.limits(policy),
             wrapper=await self._wrapper(policy, spool, cwd, argv, env["PATH"]),
             policy=None if policy == admitted and task.policy_sha256 is not None else self._stored(policy),
+            bare=partial(self._may_be_bare, task.id) if policy.sandbox == "preferred" else None,
         )
 
     def _narrowed(self, admitted: Policy, now: Policy) -> Policy:
@@ -324,23 +330,26 @@ class Delegation:
         if not offer.works or offer.program is None:
             if policy.sandbox == "required":
                 raise no_sandbox(offer)
-            # not silently: `pawl why` and the audit log tell of it
-            await self._plane.writer.submit(store.note, spool.task_id, "unsandboxed", offer.reason)
+            await self._note_bare(spool.task_id, offer)
             return ()
         if policy.workspace is not None and not os.path.isdir(policy.workspace):
             raise SandboxUnavailable(f"cannot make the sandbox: the workspace {policy.workspace} is not there")
-        home = self._plane.home
         found = shutil.which(argv[0], path=path)
-        return sandbox.wrapper(
-            offer.program,
-            Sandbox(
-                writable=(*([policy.workspace] if policy.workspace else []), spool.files),
-                readable=(os.path.dirname(home.socket), *_OURSELVES, *([found] if found else [])),
-                protected=(home.path, home.data, home.run, home.logs),
-                network=policy.network == "on",
-                cwd=cwd,
-            ),
-        )
+        made = box(policy, self._plane.home, spool.files, cwd, *([found] if found else []))
+        return sandbox.wrapper(offer.program, made, by_descriptor=offer.by_descriptor)
+
+    async def _may_be_bare(self, task_id: str) -> bool:
+        """Whether a task that prefers a sandbox may start without, since its own could not be made: where this machine
+        makes none any more. Where it does, it is this one that is wrong, and it fails."""
+        self._offer = None
+        offer = await self.sandbox_offer()
+        if not offer.works:
+            await self._note_bare(task_id, offer)
+        return not offer.works
+
+    async def _note_bare(self, task_id: str, offer: Offer) -> None:
+        """Not silently: `pawl why` and the audit log tell of it."""
+        await self._plane.writer.submit(store.note, task_id, "unsandboxed", offer.reason)
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
@@ -361,7 +370,7 @@ class Delegation:
             priority=request.priority,
             queue_timeout_ms=request.queue_timeout_ms,
             retries=request.retries,
-            cwd=request.cwd or policy.workspace or (None if admission.mode == "independent" else request.caller_cwd),
+            cwd=admission.cwd,
             env=json.dumps(request.env) if request.env else "{}",
             chain=json.dumps(caller.chain) if caller.chain else "[]",
             depth=caller.depth,
@@ -395,7 +404,7 @@ class Delegation:
             creator=None,
             principal=None,
             priority=parent.priority,
-            cwd=parent.cwd,
+            cwd=admission.cwd,
             env=json.dumps(env) if env else "{}",
             depth=depth,
             parent_id=parent.id,
@@ -410,31 +419,35 @@ class Delegation:
         )
 
     async def _parent(self, request: Request, caller: Caller) -> str | None:
-        """What a new task hangs below: the calling task, whatever it says; the operator may name any."""
-        return caller.task.id if caller.task is not None else await self._named_parent(request, caller)
+        """What a new task hangs below: the calling task, which may name no other; the operator may name any."""
+        named = request.parent_id
+        if caller.task is None:
+            return None if named is None else (await self._plane.find(named)).id
+        own = caller.task.id
+        if named is not None and not (own.startswith(named) and len(named) >= PREFIX_CHARACTERS_MIN):
+            raise InvalidParams(
+                f"cannot hang it below {named}: what a task asks for is its own child; leave the parent out",
+                parent=named, own=own,
+            )  # fmt: skip
+        return own
 
-    async def _named_parent(self, request: Request, caller: Caller) -> str | None:
-        """The parent that the operator named; what a task says of it is not even read."""
-        if caller.task is not None or request.parent_id is None:
-            return None
-        return (await self._plane.find(request.parent_id)).id
-
-    async def _take_inputs(self, request: Request) -> list[tuple[str, Artifact]]:
+    async def _take_inputs(
+        self, request: Request, caller: Caller, policy: Policy | None
+    ) -> list[tuple[str, Artifact]]:  # fmt: skip
         names = [os.path.basename(path) for path in request.inputs]
         for name in names:
             if names.count(name) > 1:
                 raise InvalidParams(f"cannot take two inputs of the name {name}: they lie in one directory", name=name)
-        return [await self._take_input(path) for path in request.inputs]
+        own = self._admitting().inputs_from(caller.task, policy)
+        return [await self._take_input(path, own) for path in request.inputs]
 
-    async def _take_input(self, path: str) -> tuple[str, Artifact]:
+    async def _take_input(self, path: str, within: list[str] | None) -> tuple[str, Artifact]:
         """Copy an input file into the artifact store, so that the task has it whatever happens to the file."""
-        if not os.path.isfile(path) or not os.access(path, os.R_OK):
-            raise InvalidParams(f"cannot take the input {path}: it is no file that can be read", path=path)
-        size = os.stat(path).st_size
-        staged = await self._plane.artifacts.stage_file(os.path.realpath(path), size)
-        if staged.artifact.size_bytes != size:
-            self._plane.artifacts.discard(staged)
-            raise StorageError(f"cannot take the input {path}: it changed while it was read", path=path)
+        with opened(path, within) as found:
+            staged = await self._plane.artifacts.stage_open(found.descriptor, found.size_bytes)
+            if found.changed(staged.artifact.size_bytes):
+                self._plane.artifacts.discard(staged)
+                raise StorageError(f"cannot take the input {path}: it changed while it was read", path=path)
         await self._plane.artifacts.publish(staged)
         return os.path.basename(path), staged.artifact
 

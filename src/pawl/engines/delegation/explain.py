@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from pawl.control_plane.audit import Event
@@ -85,6 +86,9 @@ async def _policy(plane: ControlPlane, delegation: Delegation, task: Task) -> di
 async def _sources(plane: ControlPlane, delegation: Delegation, task: Task, policy: Policy) -> dict[str, str]:
     """Where each value came from, as far as the configuration in force and the caller's policy still tell."""
     own = delegation.configured(task.agent)
+    if own is not None and own.policy.workspace is not None and policy.sandbox != "off":
+        real = os.path.realpath(own.policy.workspace)  # as it is admitted (``places``)
+        own = own._replace(policy=own.policy._replace(workspace=real))
     above = None
     if task.mode == "bounded" and task.parent_id is not None:
         above = await delegation.policy_of(await plane.find(task.parent_id))

@@ -70,8 +70,9 @@ class SpawnRequest(NamedTuple):
 
 class Admission(NamedTuple):
     """A request that passed every gate: how its target is held to what the caller may do (None for the operator, who
-    may do anything), the policy that follows, and the gates one by one."""
+    may do anything), the policy that follows, the gates one by one, and the directory to work in (None: the home)."""
 
     mode: str | None
     policy: Sourced
     gates: tuple[dict[str, Any], ...]
+    cwd: str | None
