@@ -206,6 +206,14 @@ class Stopping(RefusedByState):
     retryable = True
 
 
+class TooManyConnections(RefusedByState):
+    """The daemon serves no more connections at once: to one task 64, to all tasks together 800, and 900 in all. Nothing
+    was done; try again when some have closed."""
+
+    code = "too_many_connections"
+    retryable = True
+
+
 class CallerEnded(RefusedByState):
     """The task that asked has ended: it was cancelled, or timed out. What it asks for would belong to nobody."""
 
