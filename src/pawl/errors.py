@@ -308,6 +308,14 @@ class PolicyDisjoint(RefusedByPolicy):
     code = "policy_disjoint"
 
 
+class PromptIsOption(RefusedByPolicy):
+    """A task asked for work with a prompt that begins with ``-``, of an agent that gets its prompt as an argument: its
+    program would take it for an option. ``prompt = "stdin"`` or ``"file"``, or ``"--"`` as the last word of its
+    command, makes such prompts harmless."""
+
+    code = "prompt_is_option"
+
+
 class SandboxUnavailable(RefusedByPolicy):
     """The policy says ``sandbox = "required"`` and this machine cannot make one. Nothing was started; ``pawl doctor``
     says what is missing."""

@@ -278,6 +278,93 @@ def test_what_a_program_says_of_itself_changes_nothing(daemon: Daemon, words: li
     )  # fmt: skip
 
 
+_OPTIONS = (
+    config(
+        '[policies.team]\ndelegation = "allow"\n',
+        lead='policy = "team"\ndelegates = ["cat"]',
+    )
+    + """
+[agents.tool]
+command = ["echo"]
+prompt = "argument"
+policy = "team"
+[agents.guarded]
+command = ["printf", "%s|", "--"]
+prompt = "argument"
+policy = "team"
+[agents.asker]
+command = ["sh", "-c"]
+prompt = "argument"
+policy = "team"
+"""
+)
+
+
+def test_no_task_chooses_another_programs_options(daemon: Daemon) -> None:
+    """A prompt that begins with - is none where the program gets it as an argument; by fan-out and spawn alike."""
+    daemon.configure(_OPTIONS)
+    daemon.start()
+
+    alone, among, guarded, by_stdin, plain = run(
+        daemon, "lead",
+        call("delegate", "tool", "--json", input="-n --dangerous"),
+        call("delegate", "--parallel", "cat,tool", "--json", input="--help"),
+        call("delegate", "guarded", "--wait", input="--help"),
+        call("delegate", "cat", "--wait", input="-n"),
+        call("delegate", "tool", "--wait", input=" -n"),
+    )  # fmt: skip
+    spawn = f"printf %s --help | {' '.join(daemon.pawl_words('spawn', '--json'))} 2>&1; true"
+    spawned = daemon.result(daemon.delegate("asker", spawn, wait=True)["id"])
+
+    assert [refused(each) for each in (alone, among)] == [(6, "prompt_is_option")] * 2
+    assert json.loads(spawned)["error"]["code"] == "prompt_is_option"
+    assert "stdin" in alone["error"]["error"]["message"]
+    assert (guarded["out"], by_stdin["out"], plain["out"]) == ("--|--help|", "-n", " -n\n")
+    assert sorted(tasks_by_agent(daemon)) == ["asker", "cat", "guarded", "lead", "tool"]
+
+
+def test_the_operator_chooses_options(daemon: Daemon) -> None:
+    daemon.configure(_OPTIONS)
+    daemon.start()
+
+    assert daemon.result(daemon.delegate("tool", "-n x", wait=True)["id"]) == b"-n x\n"
+
+
+def test_a_prompt_that_became_an_argument_is_no_option(daemon: Daemon, ran: Ran) -> None:
+    """It was admitted when the agent still read it from standard input, and waits while the configuration changes."""
+    held = '\n[agents.held]\ncommand = ["sh", "-c", "read _ < \\"$OUT.go\\""]\nmax_concurrent = 1\n'
+    held += 'policy = "team"\n'
+    daemon.configure(_OPTIONS + held)
+    daemon.start()
+    blocker = daemon.delegate("held", "", env=ran.env)["id"]
+    (queued,) = run(daemon, "lead", call("delegate", "held", "--json", input="--help"))
+    assert queued["out"]["status"] == "queued"
+
+    daemon.configure(_OPTIONS + held + 'prompt = "argument"\n')
+    daemon.call("config.reload")
+    ran.go()
+    daemon.wait(blocker)
+
+    task = daemon.wait_one(queued["out"]["id"])
+    assert (task["status"], task["error"]["code"]) == ("failed", "prompt_is_option")
+
+
+@pytest.mark.parametrize(
+    "words", [["spawn", "x", "--allow-tools", "--dangerous"], ["spawn", "x", "--deny-tools", "-x"]]
+)
+def test_what_stands_for_a_placeholder_is_no_option(daemon: Daemon, words: list[str]) -> None:
+    """Names of tools begin as names do; paths with a slash."""
+    daemon.configure(TEAM)
+    daemon.start()
+
+    (did,) = run(daemon, "lead", call(*words, "--json"))
+
+    assert did["exit"] == 2
+    for name in ("cwd", "caller_cwd"):
+        with pytest.raises(Refused, match="absolute"):
+            daemon.call("task.delegate", agent="sh", prompt="x", **{name: "-x"})
+
+
 # --- fan-out ----------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from pawl.config import AgentConfig, Config
 from pawl.control_plane import budget
 from pawl.control_plane.budget import Holder
 from pawl.control_plane.model import Task
+from pawl.engines.delegation import program
 from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
 from pawl.engines.delegation.roster import reach
 from pawl.errors import (
@@ -27,6 +28,7 @@ from pawl.errors import (
     NotReachable,
     PawlError,
     PolicyWidens,
+    PromptIsOption,
     SandboxUnavailable,
     SpawnDenied,
     SpawnNested,
@@ -107,6 +109,7 @@ class Admitting:
         if mode == "independent":
             gates.note("approval", "nothing that it may use needs a person's approval")
         effective = own if mode == "independent" else self._narrowed(gates, own, policy, caller)
+        self._prompt(gates, target, request.prompt)
         try:
             self.inputs(request, caller.task, policy)
         except PolicyWidens as error:
@@ -141,6 +144,7 @@ class Admitting:
                     agent=agent.name,
                 ),
             )
+        self._prompt(gates, agent, request.prompt)
         gates.note("tool", f"{SPAWN} is not among the denied tools")
         own = Sourced(policy, dict.fromkeys(Policy._fields, f"its parent's (task {task.id})"))
         try:
@@ -229,6 +233,11 @@ class Admitting:
         gates.note("policy", "its policy is cut down to the caller's")
         return effective
 
+    def _prompt(self, gates: Gates, target: AgentConfig, prompt: bytes) -> None:
+        """An option of the target's program is not for another agent to choose."""
+        if program.reads_as_option(target, prompt):
+            raise gates.refuse("prompt", no_option(target.name))
+
     def inputs(self, request: Request, caller: Task, policy: Policy) -> None:
         """A program in a sandbox sees other files than the daemon, which would read them for it. Raises
         ``policy_widens``."""
@@ -309,6 +318,16 @@ def no_sandbox(offer: Offer) -> SandboxUnavailable:
     return SandboxUnavailable(
         f'cannot start it: its policy says sandbox = "required", and this machine makes none: {offer.reason}',
         reason=offer.reason,
+    )
+
+
+def no_option(agent: str) -> PromptIsOption:
+    """Why a prompt from inside a task may not begin like an option."""
+    return PromptIsOption(
+        f"cannot give {agent} a prompt that begins with - from inside a task: it gets its prompt as an argument, and "
+        'would read that as an option; begin it otherwise, or set prompt = "stdin" or "file", or write "--" as the '
+        f"last word of command, in [agents.{agent}]",
+        agent=agent,
     )
 
 
