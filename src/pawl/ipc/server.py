@@ -401,7 +401,7 @@ class Connection(asyncio.Protocol):
         line = json.dumps(message, separators=(",", ":")).encode()
         if len(line) > FRAME_BYTES_MAX:
             error = FrameTooLarge(
-                f"the answer has {len(line)} bytes, over the limit of {FRAME_BYTES_MAX}: ask for less"
+                f"the answer has {len(line)} bytes, over the limit of {FRAME_BYTES_MAX}: ask for less, or page by page"
             )
             line = json.dumps(_error(message.get("id"), error)).encode()
         self._written += len(line) + 1

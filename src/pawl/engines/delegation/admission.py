@@ -34,7 +34,7 @@ from pawl.errors import (
     SpawnNested,
 )
 from pawl.policy import Policy, Sourced, narrow, override
-from pawl.policy.narrow import within
+from pawl.policy.narrow import few, within
 from pawl.runner.sandbox import Offer
 from pawl.storage import Reader
 from pawl.values import duration_text
@@ -282,7 +282,7 @@ class Admitting:
             raise gates.refuse(
                 "request",
                 PolicyWidens(
-                    f"cannot set {', '.join(steering)} for {target.name} from inside a task: {who}; hand it over in "
+                    f"cannot set {few(steering)} for {target.name} from inside a task: {who}; hand it over in "
                     "the prompt or as an input",
                     field="env", beyond=steering,
                 ),
