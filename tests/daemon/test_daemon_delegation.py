@@ -251,6 +251,43 @@ def test_background_counts_as_deep_as_foreground(daemon: Daemon) -> None:
         assert refused(answer) == (6, "depth_exceeded")
 
 
+# Each of these decides for some program what it runs, whom it trusts or where it sends things; none was ever on a list.
+_STEERING = (
+    "GCONV_PATH", "OPENSSL_CONF", "PS4", "TMPDIR", "XDG_CONFIG_HOME", "ZDOTDIR", "https_proxy", "SSL_CERT_FILE",
+    "GLIBC_TUNABLES", "DOTNET_STARTUP_HOOKS", "ANTHROPIC_BASE_URL", "EDITOR", "PATH", "LD_PRELOAD", "WHATEVER",
+)  # fmt: skip
+
+
+def test_a_task_sets_only_what_the_target_accepts(daemon: Daemon) -> None:
+    """Whatever a variable is called: what its configuration names goes through, everything else is refused."""
+    daemon.configure(
+        config(
+            '[policies.team]\ndelegation = "allow"\nenv = ["PATH", "HOME", "ANTHROPIC_BASE_URL"]\n'
+            '[policies.apart]\n',
+            lead='policy = "team"\ndelegates = ["sh", { agent = "free", mode = "independent" }]',
+            peer='policy = "team"',
+        )
+        + '[agents.free]\ncommand = ["sh"]\npolicy = "apart"\naccepts_env = ["TICKET"]\n'
+    )  # fmt: skip
+    daemon.start()
+
+    *steering, one_too_many, bounded, independent = run(
+        daemon, "lead",
+        *(call("delegate", "peer", "x", "--json", "--env", f"{name}=/x") for name in _STEERING),
+        call("delegate", "sh", "x", "--json", "--env", "OUT=1", "--env", "TICKET=1"),
+        call("delegate", "sh", 'echo "$OUT"', "--wait", "--env", "OUT=mine"),
+        call("delegate", "free", 'echo "$TICKET"', "--wait", "--env", "TICKET=42"),
+    )  # fmt: skip
+
+    assert {refused(each) for each in (*steering, one_too_many)} == {(6, "policy_widens")}
+    for name, each in zip(_STEERING, steering, strict=True):
+        assert f"cannot set {name} for peer" in each["error"]["error"]["message"]
+        assert "accepts_env of [agents.peer]" in each["error"]["error"]["message"]
+    assert "it accepts only OUT" in one_too_many["error"]["error"]["message"]
+    assert (bounded["out"], independent["out"]) == ("mine\n", 42)
+    assert daemon.delegate("peer", json.dumps(plan()), env={"WHATEVER": "1"}, wait=True)["status"] == "completed"
+
+
 _FORGED = "0190c0de-0000-7000-8000-000000000000"
 
 

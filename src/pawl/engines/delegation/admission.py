@@ -40,8 +40,6 @@ from pawl.storage import Reader
 from pawl.values import duration_text
 
 SPAWN = "spawn"
-_STEERING = ("PATH", "HOME", "ENV", "BASH_ENV", "SHELLOPTS", "IFS", "CDPATH")
-_STEERING_PREFIXES = ("LD_", "DYLD_", "PYTHON", "PERL", "RUBY", "NODE_", "JAVA_", "GIT_")
 
 
 class Gates:
@@ -276,15 +274,16 @@ class Admitting:
                     field="cwd", limit=policy.workspace,
                 ),
             )  # fmt: skip
-        steering = sorted(name for name in request.env if mode == "independent" or _steers(name, policy))
-        if steering:
-            who = "it works under its own policy" if mode == "independent" else "they decide what its program runs"
+        # no list of names that are dangerous is complete: what a program reads of its environment only its owner knows
+        beyond = sorted(name for name in request.env if name not in target.accepts_env)
+        if beyond:
+            has = f"only {', '.join(target.accepts_env)}" if target.accepts_env else "no variable"
             raise gates.refuse(
                 "request",
                 PolicyWidens(
-                    f"cannot set {few(steering)} for {target.name} from inside a task: {who}; hand it over in "
-                    "the prompt or as an input",
-                    field="env", beyond=steering,
+                    f"cannot set {few(beyond)} for {target.name} from inside a task: it accepts {has} from there; name "
+                    f"it in accepts_env of [agents.{target.name}], or hand it over in the prompt or as an input",
+                    field="env", beyond=beyond,
                 ),
             )  # fmt: skip
         gates.note("request", "what was asked for beyond the defaults only narrows")
@@ -333,12 +332,6 @@ def no_option(agent: str) -> PromptIsOption:
 
 def _inside(path: str, workspace: str | None) -> bool:
     return workspace is not None and within(path, workspace)
-
-
-def _steers(name: str, policy: Policy) -> bool:
-    """Whether a variable decides which code a program runs, as far as that can be told by its name. Whoever sets it
-    could act as another agent."""
-    return name in policy.env or name in _STEERING or name.startswith(_STEERING_PREFIXES)
 
 
 def _room(holders: list[Holder]) -> str:
