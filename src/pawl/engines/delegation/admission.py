@@ -18,7 +18,7 @@ from pawl.control_plane.budget import Holder
 from pawl.control_plane.model import Task
 from pawl.engines.delegation import program
 from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
-from pawl.engines.delegation.roster import reach
+from pawl.engines.delegation.roster import names, reach
 from pawl.errors import (
     AgentDisabled,
     ApprovalNeeded,
@@ -75,7 +75,7 @@ class Admitting:
     async def delegate(self, request: Request, caller: Caller, policy: Policy | None, actions: int) -> Admission:
         """``policy``: the one that the calling task runs under; ``actions``: what the whole call takes."""
         gates = Gates()
-        target = self._target(gates, request.agent)
+        target = self._target(gates, request.agent, caller)
         own = self._configured(target.name)
         assert own is not None, "the gate before has found the agent"
         if caller.task is None or policy is None:
@@ -125,7 +125,7 @@ class Admitting:
                 "cannot spawn from outside a task: a sub-agent is one more run of the task's own agent; "
                 "use `pawl delegate AGENT`"
             )
-        agent = self._target(gates, task.agent, "spawn from a task of")
+        agent = self._target(gates, task.agent, caller, "spawn from a task of")
         if task.kind == "subagent":
             raise gates.refuse(
                 "nested",
@@ -157,9 +157,10 @@ class Admitting:
 
     # --- the gates, in their order ----------------------------------------------------------------------------------
 
-    def _target(self, gates: Gates, name: str, what: str = "delegate to") -> AgentConfig:
+    def _target(self, gates: Gates, name: str, caller: Caller, what: str = "delegate to") -> AgentConfig:
+        among = None if caller.task is None else names(self._config, caller.creator)
         try:
-            agent = self._config.agent(name)
+            agent = self._config.agent(name, among)
         except PawlError as error:
             raise gates.refuse("agent", error) from None
         if not agent.enabled:
