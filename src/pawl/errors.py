@@ -215,7 +215,8 @@ class TooManyConnections(RefusedByState):
 
 
 class CallerEnded(RefusedByState):
-    """The task that asked has ended: it was cancelled, or timed out. What it asks for would belong to nobody."""
+    """The task that asked has ended: it was cancelled, or timed out, or its connection was kept by somebody else. What
+    it asks for would belong to nobody."""
 
     code = "caller_ended"
 

@@ -34,6 +34,9 @@ SELECT name, sha256, size_bytes FROM task_input WHERE task_seq = ? ORDER BY name
 -- name: by_id
 SELECT * FROM task WHERE id = ?;
 
+-- name: status_of
+SELECT status FROM task WHERE id = ?;
+
 -- name: by_prefix
 -- ids sort as text, so a prefix is a range of the unique index
 SELECT id FROM task WHERE id >= ? AND id < ? ORDER BY id LIMIT 6;
