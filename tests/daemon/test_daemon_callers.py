@@ -255,7 +255,8 @@ def keep(daemon: Daemon, tmp_path: Path) -> Iterator[Callable[[], tuple[str, Kep
 
 
 _CALLS: dict[str, dict[str, Any]] = {
-    "task.usage": {"tokens": 1, "cost": 1.0}, "task.progress": {"text": "x"}, "task.list": {}, "task.spawn": {"prompt": ""},
+    "task.usage": {"tokens": 1, "cost": 1.0}, "task.progress": {"text": "x"}, "task.list": {},
+    "task.spawn": {"prompt": ""},
     "task.delegate": {"agent": "sh", "prompt": "true"}, "agent.list": {}, "daemon.status": {},
 }  # fmt: skip
 

@@ -614,6 +614,18 @@ def test_cost_that_is_used_up_stops_what_is_new(daemon: Daemon) -> None:
     assert (report["tokens"], report["cost"], report["left"]["cost"]) == (7, 1.5, 0)
 
 
+def test_many_small_costs_are_a_cost(daemon: Daemon) -> None:
+    """Less than a millionth each time is not nothing: the budget fills."""
+    daemon.configure(config('[policies.p]\ndelegation = "allow"\nmax_cost_per_day = 0.000003\n', lead='policy = "p"'))
+    daemon.start()
+
+    did = run(daemon, "lead", *(call("usage", "--cost", "0.0000004", "--json") for _ in range(3)))
+
+    assert {each["exit"] for each in did} == {0}
+    assert sorted(each["out"]["cost"] for each in did)[-1] == 0.000003
+    assert sorted(each["out"]["left"]["cost"] for each in did)[0] == 0
+
+
 @pytest.mark.parametrize("words", [["spawn", "x"], ["usage", "--tokens", "1"], ["progress", "x"]])
 def test_what_speaks_of_the_calling_task_needs_one(daemon: Daemon, words: list[str]) -> None:
     daemon.start()

@@ -100,8 +100,8 @@ async def why(app: App, call: Call, params: messages.One) -> dict[str, Any]:
 async def usage(app: App, call: Call, params: messages.Usage) -> dict[str, Any]:
     """Count what the calling task says it has used."""
     task = _itself(call.caller, "usage", "reports what the calling task has used")
-    micros = round(params.cost * MICROS)
-    await app.writer.submit(store.record_usage, task.id, params.tokens, micros, params.model, params.request_key)
+    cost_micros = budget.micros(params.cost)
+    await app.writer.submit(store.record_usage, task.id, params.tokens, cost_micros, params.model, params.request_key)
     own = await app.plane.find(task.id)
     left = cost_left(await budget.look(app.reader, task.id, app.clock.wall_ms()))
     sums = json.loads(own.usage or "{}")
