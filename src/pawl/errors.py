@@ -230,8 +230,17 @@ class Stopping(RefusedByState):
     retryable = True
 
 
+class TooManyConnections(RefusedByState):
+    """The daemon serves no more connections at once: to one task 64, to all tasks together 800, and 900 in all. Nothing
+    was done; try again when some have closed."""
+
+    code = "too_many_connections"
+    retryable = True
+
+
 class CallerEnded(RefusedByState):
-    """The task that asked has ended: it was cancelled, or timed out. What it asks for would belong to nobody."""
+    """The task that asked has ended: it was cancelled, or timed out, or its connection was kept by somebody else. What
+    it asks for would belong to nobody."""
 
     code = "caller_ended"
 
@@ -322,6 +331,14 @@ class PolicyDisjoint(RefusedByPolicy):
     neither lies in the other. ``details.field`` names it."""
 
     code = "policy_disjoint"
+
+
+class PromptIsOption(RefusedByPolicy):
+    """A task asked for work with a prompt that begins with ``-``, of an agent that gets its prompt as an argument: its
+    program would take it for an option. ``prompt = "stdin"`` or ``"file"``, or ``"--"`` as the last word of its
+    command, makes such prompts harmless."""
+
+    code = "prompt_is_option"
 
 
 class SandboxUnavailable(RefusedByPolicy):

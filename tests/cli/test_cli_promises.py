@@ -63,7 +63,7 @@ def test_b124_stdout_is_one_document_whatever_the_surroundings(
 
 def test_a_closed_pipe_ends_quietly(daemon: Start, process: Process) -> None:
     """``pawl list | head -1``: no traceback, the exit status of a program that a signal ended."""
-    daemon({"task.list": always([task() for _ in range(5000)])})
+    daemon({"task.list": lambda asked: [task() for _ in range(0 if "before" in asked.params else 5000)]})
     ran = process("list", "--all")
     assert ran.stdout is not None
 

@@ -126,7 +126,7 @@ def test_list_filters_and_prints_a_line_a_task(daemon: Start, pawl: Pawl) -> Non
     )
 
     ran = pawl("list", "--status", "queued", "--status", "completed", "--agent", "coder", "--kind", "delegate",
-               "--label", "ticket=42", "--limit", "5", "--all")  # fmt: skip
+               "--label", "ticket=42", "--limit", "5")  # fmt: skip
 
     assert ran.out == (
         f"{TASK_ID}  completed  coder  delegate  2026-01-31T09:30:00.000Z  3m05s  ticket=42\n"
@@ -134,8 +134,26 @@ def test_list_filters_and_prints_a_line_a_task(daemon: Start, pawl: Pawl) -> Non
     )
     assert fake.params("task.list") == {
         "statuses": ["queued", "completed"], "agent": "coder", "kind": "delegate", "labels": {"ticket": "42"},
-        "limit": 5, "all": True,
+        "limit": 5,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "count"), [([], 50), (["--limit", "250"], 250), (["--all"], 320)])
+def test_a_long_list_is_asked_for_page_by_page(daemon: Start, pawl: Pawl, words: list[str], count: int) -> None:
+    """However many there are and however much stands in them; what comes out is one array, newest first."""
+    ids = [f"{number:036d}" for number in range(320)]
+
+    def page(asked: Asked) -> list[dict[str, Any]]:
+        behind = asked.params.get("before")
+        start = ids.index(behind) + 1 if behind else 0
+        return [task(id=each) for each in ids[start : start + asked.params["limit"]]]
+
+    fake = daemon({"task.list": page})
+
+    found = pawl("list", *words, "--json").json
+
+    assert [each["id"] for each in found] == ids[:count]
+    assert len(fake.methods()) == (count + 99) // 100
 
 
 def test_an_id_in_a_narrow_terminal_is_whole_enough(daemon: Start, pawl: Pawl, monkeypatch: pytest.MonkeyPatch) -> None:

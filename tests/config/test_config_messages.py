@@ -27,7 +27,7 @@ CASES = [
     (A + "Timeout = 1\n", ("agents.a.Timeout", 3, 'unknown key; did you mean "timeout"?', "timeout")),
     (
         A + '"q q" = 1\n',
-        ('agents.a."q q"', 3, f"unknown key; known here: {AGENT_KEYS}, delegate_same_policy, capabilities", None),
+        ('agents.a."q q"', 3, f"unknown key; known here: {AGENT_KEYS}, delegate_same_policy, accepts_env, capabilities", None),
     ),
     (D + '"[key]" = 1\n', ('daemon."[key]"', 2, None, None)),
     # tools, cost, sandbox, reserved names, placeholders

@@ -16,8 +16,8 @@ HOT = (
     "forget_spent", "inputs", "insert_event", "insert_input", "insert_label", "insert_policy", "insert_task",
     "insert_usage", "intent", "is_viewer", "last_events_of", "next_of_agent", "policy", "promise",
     "queued_agents", "record_policy", "record_progress", "record_usage", "record_worker", "refusals",
-    "refused_already", "retry_of", "running", "settle", "spend", "spent", "subagents", "take_over", "to_clean",
-    "unsandboxed",
+    "refused_already", "retry_of", "running", "settle", "spend", "spent", "status_of", "subagents", "take_over",
+    "to_clean", "unsandboxed",
     "usage_by_model",
 )  # fmt: skip
 # These read one end of an index or of the table, or a table of a few rows, or are a person's question with a limit.

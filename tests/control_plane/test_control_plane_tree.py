@@ -490,3 +490,13 @@ def test_the_policy_that_a_task_starts_under_is_recorded(ledger: Ledger) -> None
 
     assert ledger.task(top.id).policy_sha256 == narrowed.sha256
     assert ledger.rows(Q.policy, narrowed.sha256) == [(narrowed.document,)]
+
+
+@pytest.mark.parametrize(
+    ("cost", "micros"),
+    [(0.0, 0), (1e-9, 1), (4e-7, 1), (1e-6, 1), (1.0000001e-6, 2), (0.1, 100_000), (0.3, 300_000), (1.1, 1_100_000),
+     (0.03, 30_000), (2.675, 2_675_000), (1e9, 10**15), (123456.789012, 123_456_789_012)],
+)  # fmt: skip
+def test_a_cost_is_never_counted_as_less_than_it_is(cost: float, micros: int) -> None:
+    """Nor as more than the next millionth: what a float adds to a decimal number is not spent."""
+    assert budget.micros(cost) == micros

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -342,3 +344,124 @@ def test_the_audit_log_names_the_task_that_acted(daemon: Daemon, call: Any) -> N
         assert actors[sleeper] == f"task:{outer['id']}"
     assert actors[other] == f"uid:{os.getuid()}"
     daemon.cancel(sleeper)
+
+
+# --- connections that outlive their task ----------------------------------------------------------------------------
+
+_HAND_OVER = """
+import array, json, os, socket, sys
+daemon, ours = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+daemon.connect(os.environ["PAWL_SOCKET"])
+hello = {"jsonrpc": "2.0", "id": 0, "method": "hello", "params": {"protocol": 1}}
+daemon.sendall(json.dumps(hello).encode() + b"\\n")
+daemon.recv(65536)
+ours.connect(os.environ["OUT"])
+ours.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [daemon.fileno()]))])
+ours.recv(1)
+"""
+
+
+class Kept:
+    """The connection of a task, in other hands."""
+
+    def __init__(self, handed: socket.socket) -> None:
+        self._task = handed
+        _, (fd, *_), _, _ = socket.recv_fds(handed, 1, 1)
+        self._socket = socket.socket(fileno=fd)
+        self._socket.settimeout(20)
+        self._file = self._socket.makefile("rb")
+
+    def let_go(self) -> None:
+        """The program of the task may end now."""
+        self._task.close()
+
+    def send(self, method: str, **params: Any) -> None:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        self._socket.sendall(json.dumps(body).encode() + b"\n")
+
+    def answer(self) -> Any:
+        """The result, or the code of the error."""
+        while (message := json.loads(self._file.readline())).get("method") == "stream":
+            pass
+        return message["error"]["data"]["code"] if "error" in message else message["result"]
+
+    def call(self, method: str, **params: Any) -> Any:
+        self.send(method, **params)
+        return self.answer()
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+
+@pytest.fixture
+def keep(daemon: Daemon, tmp_path: Path) -> Iterator[Callable[[], tuple[str, Kept]]]:
+    """Start a task that hands its connection over; its id and that."""
+    path = str(tmp_path / "s")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    listener.settimeout(20)
+    handing = f'[agents.handing]\ncommand = {json.dumps([sys.executable, "-c", _HAND_OVER])}\npolicy = "boss"\n'
+    daemon.configure(CONFIG + _POLICY + handing + 'delegates = ["sh"]\n')
+    kept: list[Kept] = []
+
+    def start() -> tuple[str, Kept]:
+        task_id = daemon.delegate("handing", "", env={"OUT": path})["id"]
+        kept.append(Kept(listener.accept()[0]))
+        return task_id, kept[-1]
+
+    yield start
+    for each in kept:
+        each.close()
+    listener.close()
+
+
+_CALLS: dict[str, dict[str, Any]] = {
+    "task.usage": {"tokens": 1, "cost": 1.0}, "task.progress": {"text": "x"}, "task.list": {},
+    "task.spawn": {"prompt": ""},
+    "task.delegate": {"agent": "sh", "prompt": "true"}, "agent.list": {}, "daemon.status": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["completed", "cancelled"])
+def test_a_connection_speaks_for_its_task_no_longer_than_that_runs(daemon: Daemon, keep: Any, how: str) -> None:
+    """By every call; also one that was waiting when it ended. What it had used by then stands."""
+    daemon.start()
+    task_id, kept = keep()
+    running = daemon.delegate("sh", "exec sleep 600")["id"]
+    assert kept.call("task.usage", tokens=7)["tokens"] == 7
+    mine = kept.call("task.delegate", agent="sh", prompt="exec sleep 600")["id"]
+    kept.send("task.wait", ids=[mine])
+
+    if how == "cancelled":
+        daemon.cancel(task_id)
+    kept.let_go()
+    assert daemon.wait_one(task_id)["status"] == how
+
+    waited = kept.answer()
+    assert waited == "caller_ended" or [task["id"] for task in waited["completed"]] == [mine]
+    for method, params in _CALLS.items():
+        assert kept.call(method, **params) == "caller_ended", method
+    for method in ("task.get", "task.why", "task.result", "task.logs"):
+        for each in (task_id, mine, running):
+            assert kept.call(method, id=each) == "caller_ended", method
+    assert daemon.get(task_id)["usage"]["tokens"] == 7
+
+
+def test_what_is_spent_while_a_task_is_ended_counts(daemon: Daemon, call: Any, ran: Ran) -> None:
+    """Its program may say so until it is gone; it is told the truth about everything else."""
+    daemon.start()
+    words = f"{call('task.usage', tokens=5)}; {call('task.list')}"
+    script = f'trap \'\' TERM; echo up >> "$OUT"; read _ < "$OUT.go"; {words}'
+    task_id = daemon.delegate("boss", script, env=ran.env)["id"]
+    until(lambda: ran.lines, "it never began")
+
+    with daemon.connect() as connection:
+        connection.send("task.cancel", ids=[task_id])
+        until(lambda: rows.task(daemon.home, task_id).status == "cancelled", "it is not cancelled")
+        ran.go()
+        connection.read()
+
+    assert daemon.get(task_id)["usage"]["tokens"] == 5
+    assert "caller_ended" in daemon.result(task_id).decode()

@@ -251,6 +251,43 @@ def test_background_counts_as_deep_as_foreground(daemon: Daemon) -> None:
         assert refused(answer) == (6, "depth_exceeded")
 
 
+# Each of these decides for some program what it runs, whom it trusts or where it sends things; none was ever on a list.
+_STEERING = (
+    "GCONV_PATH", "OPENSSL_CONF", "PS4", "TMPDIR", "XDG_CONFIG_HOME", "ZDOTDIR", "https_proxy", "SSL_CERT_FILE",
+    "GLIBC_TUNABLES", "DOTNET_STARTUP_HOOKS", "ANTHROPIC_BASE_URL", "EDITOR", "PATH", "LD_PRELOAD", "WHATEVER",
+)  # fmt: skip
+
+
+def test_a_task_sets_only_what_the_target_accepts(daemon: Daemon) -> None:
+    """Whatever a variable is called: what its configuration names goes through, everything else is refused."""
+    daemon.configure(
+        config(
+            '[policies.team]\ndelegation = "allow"\nenv = ["PATH", "HOME", "ANTHROPIC_BASE_URL"]\n'
+            '[policies.apart]\n',
+            lead='policy = "team"\ndelegates = ["sh", { agent = "free", mode = "independent" }]',
+            peer='policy = "team"',
+        )
+        + '[agents.free]\ncommand = ["sh"]\npolicy = "apart"\naccepts_env = ["TICKET"]\n'
+    )  # fmt: skip
+    daemon.start()
+
+    *steering, one_too_many, bounded, independent = run(
+        daemon, "lead",
+        *(call("delegate", "peer", "x", "--json", "--env", f"{name}=/x") for name in _STEERING),
+        call("delegate", "sh", "x", "--json", "--env", "OUT=1", "--env", "TICKET=1"),
+        call("delegate", "sh", 'echo "$OUT"', "--wait", "--env", "OUT=mine"),
+        call("delegate", "free", 'echo "$TICKET"', "--wait", "--env", "TICKET=42"),
+    )  # fmt: skip
+
+    assert {refused(each) for each in (*steering, one_too_many)} == {(6, "policy_widens")}
+    for name, each in zip(_STEERING, steering, strict=True):
+        assert f"cannot set {name} for peer" in each["error"]["error"]["message"]
+        assert "accepts_env of [agents.peer]" in each["error"]["error"]["message"]
+    assert "it accepts only OUT" in one_too_many["error"]["error"]["message"]
+    assert (bounded["out"], independent["out"]) == ("mine\n", 42)
+    assert daemon.delegate("peer", json.dumps(plan()), env={"WHATEVER": "1"}, wait=True)["status"] == "completed"
+
+
 _FORGED = "0190c0de-0000-7000-8000-000000000000"
 
 
@@ -276,6 +313,93 @@ def test_what_a_program_says_of_itself_changes_nothing(daemon: Daemon, words: li
     assert (child["parent_id"], child["creator"], child["depth"], child["principal"]) == (
         lead.id, "lead", 1, f"task:{lead.id}",
     )  # fmt: skip
+
+
+_OPTIONS = (
+    config(
+        '[policies.team]\ndelegation = "allow"\n',
+        lead='policy = "team"\ndelegates = ["cat"]',
+    )
+    + """
+[agents.tool]
+command = ["echo"]
+prompt = "argument"
+policy = "team"
+[agents.guarded]
+command = ["printf", "%s|", "--"]
+prompt = "argument"
+policy = "team"
+[agents.asker]
+command = ["sh", "-c"]
+prompt = "argument"
+policy = "team"
+"""
+)
+
+
+def test_no_task_chooses_another_programs_options(daemon: Daemon) -> None:
+    """A prompt that begins with - is none where the program gets it as an argument; by fan-out and spawn alike."""
+    daemon.configure(_OPTIONS)
+    daemon.start()
+
+    alone, among, guarded, by_stdin, plain = run(
+        daemon, "lead",
+        call("delegate", "tool", "--json", input="-n --dangerous"),
+        call("delegate", "--parallel", "cat,tool", "--json", input="--help"),
+        call("delegate", "guarded", "--wait", input="--help"),
+        call("delegate", "cat", "--wait", input="-n"),
+        call("delegate", "tool", "--wait", input=" -n"),
+    )  # fmt: skip
+    spawn = f"printf %s --help | {' '.join(daemon.pawl_words('spawn', '--json'))} 2>&1; true"
+    spawned = daemon.result(daemon.delegate("asker", spawn, wait=True)["id"])
+
+    assert [refused(each) for each in (alone, among)] == [(6, "prompt_is_option")] * 2
+    assert json.loads(spawned)["error"]["code"] == "prompt_is_option"
+    assert "stdin" in alone["error"]["error"]["message"]
+    assert (guarded["out"], by_stdin["out"], plain["out"]) == ("--|--help|", "-n", " -n\n")
+    assert sorted(tasks_by_agent(daemon)) == ["asker", "cat", "guarded", "lead", "tool"]
+
+
+def test_the_operator_chooses_options(daemon: Daemon) -> None:
+    daemon.configure(_OPTIONS)
+    daemon.start()
+
+    assert daemon.result(daemon.delegate("tool", "-n x", wait=True)["id"]) == b"-n x\n"
+
+
+def test_a_prompt_that_became_an_argument_is_no_option(daemon: Daemon, ran: Ran) -> None:
+    """It was admitted when the agent still read it from standard input, and waits while the configuration changes."""
+    held = '\n[agents.held]\ncommand = ["sh", "-c", "read _ < \\"$OUT.go\\""]\nmax_concurrent = 1\n'
+    held += 'policy = "team"\n'
+    daemon.configure(_OPTIONS + held)
+    daemon.start()
+    blocker = daemon.delegate("held", "", env=ran.env)["id"]
+    (queued,) = run(daemon, "lead", call("delegate", "held", "--json", input="--help"))
+    assert queued["out"]["status"] == "queued"
+
+    daemon.configure(_OPTIONS + held + 'prompt = "argument"\n')
+    daemon.call("config.reload")
+    ran.go()
+    daemon.wait(blocker)
+
+    task = daemon.wait_one(queued["out"]["id"])
+    assert (task["status"], task["error"]["code"]) == ("failed", "prompt_is_option")
+
+
+@pytest.mark.parametrize(
+    "words", [["spawn", "x", "--allow-tools", "--dangerous"], ["spawn", "x", "--deny-tools", "-x"]]
+)
+def test_what_stands_for_a_placeholder_is_no_option(daemon: Daemon, words: list[str]) -> None:
+    """Names of tools begin as names do; paths with a slash."""
+    daemon.configure(TEAM)
+    daemon.start()
+
+    (did,) = run(daemon, "lead", call(*words, "--json"))
+
+    assert did["exit"] == 2
+    for name in ("cwd", "caller_cwd"):
+        with pytest.raises(Refused, match="absolute"):
+            daemon.call("task.delegate", agent="sh", prompt="x", **{name: "-x"})
 
 
 # --- fan-out ----------------------------------------------------------------------------------------------------
@@ -488,6 +612,18 @@ def test_cost_that_is_used_up_stops_what_is_new(daemon: Daemon) -> None:
     assert daemon.get(lead["id"])["usage_tree"] == {"tasks": 3, "tokens": 7, "cost": 1.5}
     report = json.loads(daemon.result(daemon.call("task.list", agent="lead")[0]["id"]))["did"][0]["out"]
     assert (report["tokens"], report["cost"], report["left"]["cost"]) == (7, 1.5, 0)
+
+
+def test_many_small_costs_are_a_cost(daemon: Daemon) -> None:
+    """Less than a millionth each time is not nothing: the budget fills."""
+    daemon.configure(config('[policies.p]\ndelegation = "allow"\nmax_cost_per_day = 0.000003\n', lead='policy = "p"'))
+    daemon.start()
+
+    did = run(daemon, "lead", *(call("usage", "--cost", "0.0000004", "--json") for _ in range(3)))
+
+    assert {each["exit"] for each in did} == {0}
+    assert sorted(each["out"]["cost"] for each in did)[-1] == 0.000003
+    assert sorted(each["out"]["left"]["cost"] for each in did)[0] == 0
 
 
 @pytest.mark.parametrize("words", [["spawn", "x"], ["usage", "--tokens", "1"], ["progress", "x"]])

@@ -182,6 +182,28 @@ def test_the_roster_is_what_an_agent_reaches(daemon: Daemon) -> None:
     assert (of_other["exit"], of_own["exit"], stranger["out"]) == (4, 0, [])
 
 
+def test_a_message_names_only_whom_an_agent_reaches(daemon: Daemon) -> None:
+    """A name that is nearly another agent's, or nobody's: by delegate, fan-out and show, in message and details."""
+    daemon.configure(_AGENTS + '[agents.secretary]\ncommand = ["true"]\n')
+    daemon.start()
+    asked = [
+        call(*words, "--json") for name in ("secretari", "stranged", "siblinq", "xyzzy")
+        for words in (["delegate", name, "x"], ["delegate", "--parallel", f"sh,{name}", "x"], ["agent", "show", name])
+    ]  # fmt: skip
+
+    did = run(daemon, "boss", *asked)
+    (of_none,) = run(daemon, "stranger", call("delegate", "xyzzy", "x", "--json"))
+
+    assert {(each["exit"], each["error"]["error"]["code"]) for each in (*did, of_none)} == {(4, "agent_not_found")}
+    said = json.dumps([each["error"] for each in did])
+    assert "did you mean" in said
+    assert {tuple(each["error"]["error"]["details"].get("nearest", ())) for each in did} == {(), ("sibling",)}
+    assert not [name for name in ("secretary", "stranger", "cat", "echo", '"one') if name in said]
+    assert of_none["error"]["error"]["details"]["known"] == []
+    assert "nobody" in of_none["error"]["error"]["message"]
+    assert "secretary" in daemon.pawl("delegate", "secretari", "x").stderr.decode()
+
+
 # --- older records ----------------------------------------------------------------------------------------------
 
 _OLD = """

@@ -30,6 +30,7 @@ shutdown_grace = "1s"
 [agents.sh]
 command = ["sh", "-c"]
 prompt = "argument"
+accepts_env = ["OUT"]
 
 [agents.cat]
 command = ["cat"]

@@ -31,10 +31,14 @@ class Serving:
             "follow": Route(messages.Nothing, self._follow, waits=True),
             "big": Route(messages.Nothing, self._big),
         }
-        self.server = Server(path, routes, {}, self.identify)
+        self.server = Server(path, routes, {}, self.identify, self.task_of)
+        self.task: str | None = None  # as which the next ones connect
 
     def identify(self, peer: Peer) -> Any:
         return peer
+
+    def task_of(self, caller: Any) -> str | None:
+        return self.task
 
     @property
     def tasks(self) -> int:

@@ -79,6 +79,18 @@ def refused(model: type[messages.Params], raw: Any) -> InvalidParams:
             {"labels": {f"k{i}": "" for i in range(51)}},
             "cannot use the parameter labels: it may have at most 50 entries",
         ),
+        (
+            messages.Delegate,
+            {"agent": "a", "labels": {f"k{i}": "v" * 150 for i in range(40)}},
+            "cannot use the parameter labels: it may take at most 4096 bytes, counted as JSON",
+        ),
+        (
+            messages.Progress,
+            {"text": "\x01" * 1000},
+            "cannot use the parameter text: it may take at most 4096 bytes, counted as JSON",
+        ),
+        (messages.Progress, {"text": ""}, "cannot use the parameter text: it must have at least 1 character(s)"),
+        (messages.Usage, {"model": "m" * 101}, "cannot use the parameter model: it may have at most 100 characters"),
     ],
 )
 def test_a_fault_names_its_parameter(model: type[messages.Params], raw: Any, message: str) -> None:
@@ -131,7 +143,7 @@ def test_every_pattern_has_words() -> None:
         part.pattern
         for name in ("Id", "Path", "Word", "EnvName", "Tool")
         for part in getattr(messages, name).__metadata__
-        if part.pattern
+        if getattr(part, "pattern", None)
     }
 
     assert patterns == set(messages._PATTERNS)

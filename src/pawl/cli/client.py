@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
+TASKS_A_PAGE = 100
 RECONNECT_S = 10.0  # how long a wait looks for the next daemon
 _RECONNECT_STEP_S = 0.1
 _RECV_BYTES = 256 * 1024
@@ -233,6 +234,19 @@ def home_option(home: Home) -> str:
     plain = all(char.isalnum() or char in "/._-+@" for char in home.path)
     quoted = home.path if plain else "'" + home.path.replace("'", "'\\''") + "'"
     return f" --home {quoted}"
+
+
+def listed(client: Client, most: int | None, **filters: Any) -> list[dict[str, Any]]:
+    """``most`` tasks at most, newest first (None: all there are): page by page, so that no answer is too large."""
+    found: list[dict[str, Any]] = []
+    while most is None or len(found) < most:
+        limit = TASKS_A_PAGE if most is None else min(TASKS_A_PAGE, most - len(found))
+        behind = {"before": found[-1]["id"]} if found else {}
+        page = client.call("task.list", **filters, limit=limit, **behind)
+        found += page
+        if len(page) < limit:
+            break
+    return found
 
 
 def through_restarts(home: Home, act: Callable[[Client], T], *, patience_s: float = RECONNECT_S) -> T:

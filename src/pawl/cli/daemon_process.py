@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pawl.cli.client import Client, home_option
+from pawl.cli.client import Client, home_option, listed
 from pawl.cli.jsontext import loads
 from pawl.errors import AlreadyRunning, DaemonUnreachable, InternalError, PawlError, RemoteError
 from pawl.home import Home
@@ -183,7 +183,7 @@ def _running_tasks(client: Client) -> list[dict[str, Any]]:
     """The running tasks; those that have only just begun are given a moment to have a process."""
     until = time.monotonic() + _WORKER_PATIENCE_S
     while True:
-        tasks: list[dict[str, Any]] = client.call("task.list", statuses=["running"], all=True)
+        tasks = listed(client, None, statuses=["running"])
         if all(task["worker"] for task in tasks) or time.monotonic() > until:
             return tasks
         time.sleep(0.02)

@@ -108,6 +108,9 @@ class AgentConfig(Named):
     """The agents that it may hand work to, each a name or ``{ agent = NAME, mode = MODE }``."""
     delegate_same_policy: Flag = True
     """Whether it may hand work to other agents under the same policy without naming them in ``delegates``."""
+    accepts_env: tuple[EnvName, ...] = ()
+    """The variables that a task which hands it work may set for that work (``--env``), by their names; without an entry
+    none. What you start yourself may set any."""
     capabilities: tuple[Capability, ...] = ()
     """What it can do, as ``id@version``; parts of the version that are left out are 0."""
 

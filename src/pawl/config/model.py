@@ -5,7 +5,7 @@ A value of these classes cannot be changed; a new file makes a new ``Config``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -128,13 +128,21 @@ class Config(Section):
                 section._name = name
         return self
 
-    def agent(self, name: str) -> AgentConfig:
-        """The agent of this name, enabled or not. Raises ``agent_not_found``, naming those that are near."""
+    def agent(self, name: str, among: Iterable[str] | None = None) -> AgentConfig:
+        """The agent of this name, enabled or not. Raises ``agent_not_found``, naming those that are near.
+
+        ``among``: the only ones that the message may name, where not everybody is to know all.
+        """
         if name in self.agents:
             return self.agents[name]
-        near = nearest_few(name, self.agents, count=3)
-        known = sorted(self.agents)
-        hint = f"did you mean {listed(near)}?" if near else f"there are {listed(known[:10], last='and')}"
+        known = sorted(self.agents if among is None else among)
+        near = nearest_few(name, known, count=3)
+        if near:
+            hint = f"did you mean {listed(near)}?"
+        elif among is None:
+            hint = f"there are {listed(known[:10], last='and')}"
+        else:
+            hint = f"this task may hand work to {listed(known[:10], last='and') if known else 'nobody'}"
         raise AgentNotFound(f"cannot find the agent {quoted(name)}: {hint}", agent=name, nearest=near, known=known)
 
     def policy_of(self, agent: str | AgentConfig) -> PolicyConfig:

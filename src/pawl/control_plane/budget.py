@@ -10,6 +10,7 @@ Clock: wall, since a budget outlives the machine's restart; both spans slide.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import ROUND_CEILING, Decimal
 from typing import Any, NamedTuple
 
 from pawl.control_plane.statements import Q
@@ -20,6 +21,12 @@ from pawl.values import rfc3339
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
 MICROS = 1_000_000
+
+
+def micros(cost: float) -> int:
+    """An amount of money in millionths, rounded up: what is less than one of them is counted too, however often it is
+    spent. By its decimal digits, for 0.1 is meant and not the number a little above it that a float is."""
+    return int((Decimal(repr(cost)) * MICROS).to_integral_value(ROUND_CEILING))
 
 
 class Holder(NamedTuple):

@@ -34,6 +34,9 @@ SELECT name, sha256, size_bytes FROM task_input WHERE task_seq = ? ORDER BY name
 -- name: by_id
 SELECT * FROM task WHERE id = ?;
 
+-- name: status_of
+SELECT status FROM task WHERE id = ?;
+
 -- name: by_prefix
 -- ids sort as text, so a prefix is a range of the unique index
 SELECT id FROM task WHERE id >= ? AND id < ? ORDER BY id LIMIT 6;
@@ -196,7 +199,7 @@ SELECT t.status, count(*) FROM task_viewer v JOIN task t ON t.seq = v.task_seq W
 -- name: list_of
 -- newest first, of what one agent may see
 SELECT t.* FROM task_viewer v JOIN task t ON t.seq = v.task_seq
-WHERE v.alias = :viewer
+WHERE v.alias = :viewer AND v.task_seq < :before
   AND (:statuses IS NULL OR t.status IN (SELECT value FROM json_each(:statuses)))
   AND (:agent IS NULL OR t.agent = :agent)
   AND (:kind IS NULL OR t.kind = :kind)
@@ -279,7 +282,8 @@ ORDER BY seq LIMIT 1;
 -- name: list
 -- newest first; a NULL parameter asks for nothing
 SELECT * FROM task t
-WHERE (:statuses IS NULL OR t.status IN (SELECT value FROM json_each(:statuses)))
+WHERE t.seq < :before
+  AND (:statuses IS NULL OR t.status IN (SELECT value FROM json_each(:statuses)))
   AND (:agent IS NULL OR t.agent = :agent)
   AND (:kind IS NULL OR t.kind = :kind)
   AND (:labels IS NULL OR NOT EXISTS (
@@ -290,7 +294,7 @@ ORDER BY t.seq DESC LIMIT :limit;
 -- name: list_live
 -- the same for statuses that partial indexes know
 SELECT * FROM task t
-WHERE t.status = :status
+WHERE t.status = :status AND t.seq < :before
   AND (:agent IS NULL OR t.agent = :agent)
   AND (:kind IS NULL OR t.kind = :kind)
   AND (:labels IS NULL OR NOT EXISTS (

@@ -22,6 +22,8 @@ from pawl.values import rfc3339
 
 RETRIED = frozenset({"failed", "timed_out", "lost"})
 DAEMON = "daemon"
+MODELS_MAX = 20  # that are told apart in what one task used: the sums are part of its row
+OTHER_MODELS = "other"
 ENDED_BELOW = "ended below"  # topic: rows that ended since one above them did, as they are now
 
 
@@ -245,7 +247,13 @@ def record_progress(tx: Transaction, task_id: str, text: str, phase: str | None,
 def record_usage(
     tx: Transaction, task_id: str, tokens: int, cost_micros: int, model: str | None, request_key: str | None
 ) -> None:
-    """Count what a task says it has used; the same ``request_key`` counts once. Also of a task that just ended."""
+    """Count what a task says it has used; the same ``request_key`` counts once. Also of a task that just ended.
+
+    Nothing is refused, for it was spent: what comes of more models than a row has room for is ``other``.
+    """
+    known = {row[0] for row in tx.execute(Q.usage_by_model, (task_id,))}
+    if model not in known and len(known) >= MODELS_MAX:
+        model = OTHER_MODELS
     entry = (task_id, tx.now_ms, tokens, cost_micros, model, request_key)
     if tx.execute(Q.insert_usage, entry).rowcount == 0:
         return

@@ -28,6 +28,7 @@ from pawl.daemon.routes import routes
 from pawl.engines.cron.engine import Scheduler
 from pawl.engines.cron.jobs import Jobs
 from pawl.engines.delegation.engine import KINDS, Delegation
+from pawl.engines.delegation.model import Caller
 from pawl.errors import InvalidConfig, Stopping, StorageError
 from pawl.home import Home
 from pawl.ipc.server import Server
@@ -126,7 +127,7 @@ class App:
 
     async def _listen(self) -> None:
         hello = {"daemon": __version__, "pid": os.getpid(), "home": self.home.path}
-        self._server = Server(self.home.socket, routes(self), hello, self.callers.caller)
+        self._server = Server(self.home.socket, routes(self), hello, self.callers.caller, _task_of)
         await self._server.start()
         self._opened += [self._remove_moved_socket, self._server.stop]
 
@@ -315,6 +316,10 @@ class App:
 
 def _record(tx: Transaction, event: str, details: dict[str, Any]) -> None:
     audit.record(tx, actor="daemon", subject=("daemon", "daemon"), event=event, details=details)
+
+
+def _task_of(caller: Caller) -> str | None:
+    return None if caller.task is None else caller.task.id
 
 
 def _finding(code: str, message: str, subject: str) -> dict[str, str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial, wraps
+import asyncio
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from pawl.control_plane.model import TERMINAL
+from pawl.control_plane.statements import Q
 from pawl.daemon.handlers import agent, cron, daemon, event, task
-from pawl.errors import OperatorOnly
+from pawl.errors import CallerEnded, OperatorOnly
 from pawl.ipc import messages
 from pawl.ipc.server import Route
 
@@ -61,6 +64,39 @@ _TABLE = {
 }
 
 
+_TO_THE_LAST = {"task.usage"}  # what a program spends while its task is being ended was spent all the same
+
+
 def routes(app: App) -> dict[str, Route]:
     """The table, bound to one daemon."""
-    return {name: route._replace(handler=partial(route.handler, app)) for name, route in _TABLE.items()}
+    return {name: route._replace(handler=_while_it_runs(app, name, route)) for name, route in _TABLE.items()}
+
+
+def _while_it_runs(app: App, name: str, route: Route) -> Callable[..., Awaitable[Any]]:
+    """What a task asks for is answered as long as it runs. Who calls was asked when the connection was made, and a
+    connection can be kept, or handed to others, for longer than that. Raises ``caller_ended``."""
+
+    async def guarded(call: Call, params: Any) -> Any:
+        caller = call.caller.task
+        if caller is None:
+            return await route.handler(app, call, params)
+        live = app.plane.supervisor.live.get(caller.id)
+        (status,) = await app.reader.one(Q.status_of, (caller.id,))
+        if live is None or (status in TERMINAL and name not in _TO_THE_LAST):
+            raise _ended(caller.id)
+        if not route.waits:
+            return await route.handler(app, call, params)
+        work = asyncio.ensure_future(route.handler(app, call, params))
+        try:
+            await asyncio.wait({work, live.over}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+        finally:
+            work.cancel()
+        raise _ended(caller.id)
+
+    return guarded
+
+
+def _ended(task_id: str) -> CallerEnded:
+    return CallerEnded(f"cannot do that for task {task_id}: it has ended and asks for nothing any more", id=task_id)

@@ -1,28 +1,46 @@
 """The parameters of every call, checked at the edge: unknown and malformed ones are refused before anything happens.
 
-Times are seconds, ids may be prefixes. What each call means stands in ``docs/reference/protocol.md``.
+Times are seconds, ids may be prefixes. What is kept in a row and shown in lists is bounded by what it takes in an
+answer, so that a list of rows fits into one whatever was put into them. What each call means stands in
+``docs/reference/protocol.md``.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from pawl.errors import InvalidParams
+
+
+def _answered(most: int) -> AfterValidator:
+    """Bounds a value by the bytes that it has as JSON, as it stands in answers."""
+
+    def check(value: Any) -> Any:
+        if len(json.dumps(value)) > most:
+            raise ValueError(f"it may take at most {most} bytes, counted as JSON")
+        return value
+
+    return AfterValidator(check)
+
 
 Id = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z-]+$")]
 Ids = Annotated[list[Id], Field(min_length=1, max_length=1000)]
 Seconds = Annotated[float, Field(gt=0, le=3_155_760_000, allow_inf_nan=False)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 LabelValue = Annotated[str, StringConstraints(max_length=200)]
-Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")]
-Text = Annotated[str, StringConstraints(max_length=4096)]
+Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$"), _answered(8192)]
+Note = Annotated[str, StringConstraints(max_length=4096), _answered(4096)]
 Word = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
 Agent = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=64)]
 TOOL = r"^[A-Za-z0-9_][A-Za-z0-9_.:*()/@+ -]*$"
 Tool = Annotated[str, StringConstraints(max_length=200, pattern=TOOL)]
 Tools = Annotated[list[Tool], Field(max_length=1000)]
+ShortName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+Labels = Annotated[dict[Key, LabelValue], Field(max_length=50), _answered(4096)]
+Source = Annotated[dict[Key, Note], Field(max_length=20), _answered(2048)]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 
 
@@ -72,9 +90,9 @@ class Work(Prompted):
     env: Annotated[dict[EnvName, Word], Field(max_length=500)] = Field(default_factory=dict)
     idempotency_key: Key | None = None
     parent: Id | None = None
-    labels: Annotated[dict[Key, LabelValue], Field(max_length=50)] = Field(default_factory=dict)
+    labels: Labels = Field(default_factory=dict)
     inputs: Annotated[list[Path], Field(max_length=100)] = Field(default_factory=list)
-    source: Annotated[dict[Key, Text], Field(max_length=20)] = Field(default_factory=dict)
+    source: Source = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _free_names(self) -> Self:
@@ -105,7 +123,7 @@ class Spawn(Prompted):
     env: Annotated[list[EnvName], Field(max_length=500)] | None = None
     max_actions: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = None
     request_key: Key | None = None
-    source: Annotated[dict[Key, Text], Field(max_length=20)] = Field(default_factory=dict)
+    source: Source = Field(default_factory=dict)
 
 
 class Usage(Params):
@@ -116,13 +134,13 @@ class Usage(Params):
 
     tokens: Annotated[int, Field(ge=0, le=10**15)] = 0
     cost: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
-    model: Key | None = None
+    model: ShortName | None = None
     request_key: Key | None = None
 
 
 class Progress(Params):
-    text: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-    phase: Key | None = None
+    text: Annotated[str, StringConstraints(min_length=1, max_length=4096), _answered(4096)]
+    phase: ShortName | None = None
 
 
 class One(Params):
@@ -130,12 +148,15 @@ class One(Params):
 
 
 class Listing(Params):
+    """``before``: only tasks that are older than this one, so that long lists can be asked for page by page."""
+
     statuses: Annotated[list[Key], Field(max_length=50)] | None = None
     agent: Key | None = None
     kind: Key | None = None
     labels: Annotated[dict[Key, LabelValue], Field(max_length=50)] = Field(default_factory=dict)
     limit: Annotated[int, Field(ge=1, le=100_000)] = 50
     all: bool = False
+    before: Id | None = None
 
 
 class Wait(Params):
@@ -146,7 +167,7 @@ class Wait(Params):
 
 class Cancel(Params):
     ids: Ids
-    reason: Annotated[str, StringConstraints(max_length=1000)] | None = None
+    reason: Annotated[str, StringConstraints(max_length=1000), _answered(4096)] | None = None
 
 
 class Logs(Params):

@@ -13,6 +13,7 @@ import os
 import select
 import socket
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from pawl.errors import (
     PeerRefused,
     ProtocolError,
     ProtocolMismatch,
+    TooManyConnections,
     UnknownMethod,
 )
 from pawl.ipc import messages
@@ -35,6 +37,8 @@ FRAME_BYTES_MAX = 8 * 1024 * 1024
 PIECE_BYTES = 256 * 1024
 IN_FLIGHT_MAX = 128
 CONNECTIONS_MAX = 900
+CONNECTIONS_OF_ONE_MAX = 64  # of one task; the operator alone may have more
+CONNECTIONS_RESERVED = 100  # which all tasks together leave to the operator
 STALL_S = 30.0  # without a frame's end, or without reading any of an answer
 HANGUP_LOOK_S = 1.0  # how often to look whether a client is gone that is not being read from
 _ID_CHARACTERS_MAX = 200  # every piece of a stream repeats it
@@ -91,14 +95,17 @@ class Server:
     """Listens on one path.
 
     ``hello`` is what the handshake answers beside the protocol version. ``identify`` says who a peer is; it is asked
-    once, when the peer connects, for then its PID is surely its own.
+    once, when the peer connects, for then its PID is surely its own. ``task_of`` says which task a caller is, or None
+    for the operator: no task takes what the others need.
     """
 
     def __init__(
-        self, path: str, routes: dict[str, Route], hello: dict[str, Any], identify: Callable[[Peer], Any]
-    ) -> None:
+        self, path: str, routes: dict[str, Route], hello: dict[str, Any], identify: Callable[[Peer], Any],
+        task_of: Callable[[Any], str | None],
+    ) -> None:  # fmt: skip
         self.path = path
         self.identify = identify
+        self._task_of = task_of
         self.routes = routes
         self.hello = {"protocol": PROTOCOL, **hello}
         self.connections: set[Connection] = set()
@@ -119,10 +126,51 @@ class Server:
             lambda: Connection(self), sock=listener, backlog=512
         )
 
+    def admit(self, connection: Connection, peer: Peer) -> Any:
+        """Take a connection among those that are served. Returns who is calling, and sets ``connection.task``.
+
+        Raises ``peer_refused`` and ``too_many_connections``. What is refused counts for nothing: it is about to close.
+        """
+        if peer.uid not in (0, os.geteuid()):
+            raise PeerRefused(f"uid {peer.uid} may not talk to the daemon of uid {os.geteuid()}")
+        caller = self.identify(peer)
+        connection.task = self._task_of(caller)
+        if connection.task is not None:
+            self._refuse_crowd_of(connection.task)
+        elif len(self.connections) >= CONNECTIONS_MAX:
+            raise TooManyConnections(
+                f"cannot take another connection: {CONNECTIONS_MAX} are open, and that is as many as the daemon "
+                "serves; try again in a moment, or end some of the programs that are connected",
+                limit=CONNECTIONS_MAX,
+            )
+        self.connections.add(connection)
+        return caller
+
+    def _refuse_crowd_of(self, task: str) -> None:
+        tasks = Counter(each.task for each in self.connections if each.task is not None)
+        if tasks[task] >= CONNECTIONS_OF_ONE_MAX:
+            raise TooManyConnections(
+                f"cannot take another connection of task {task}: it has {CONNECTIONS_OF_ONE_MAX} open, and one task "
+                "may have no more; try again when a `pawl` that it started has ended",
+                limit=CONNECTIONS_OF_ONE_MAX, task=task,
+            )  # fmt: skip
+        most = CONNECTIONS_MAX - CONNECTIONS_RESERVED
+        if tasks.total() >= most or len(self.connections) >= CONNECTIONS_MAX:
+            raise TooManyConnections(
+                f"cannot take another connection of task {task}: all tasks together have {tasks.total()} open, and "
+                f"{CONNECTIONS_RESERVED} are kept for the operator; try again in a moment",
+                limit=most, task=task,
+            )  # fmt: skip
+
     def relieve(self) -> None:
-        """Where unfinished requests take too much memory together, those who hold the most of it go."""
+        """Where unfinished requests take too much memory together, those who hold the most of it go: first the task
+        (or the operator) that does, and of its connections the one."""
         while self.partial_bytes > _PARTIAL_BYTES_MAX:
-            max(self.connections, key=lambda each: each.partial_bytes).refuse(
+            held: Counter[str | None] = Counter()
+            for each in self.connections:
+                held[each.task] += each.partial_bytes
+            most = max(held, key=lambda task: held[task])
+            max((each for each in self.connections if each.task == most), key=lambda each: each.partial_bytes).refuse(
                 FrameTooLarge(f"the unfinished requests of all clients have over {_PARTIAL_BYTES_MAX} bytes together")
             )
 
@@ -165,6 +213,7 @@ class Connection(asyncio.Protocol):
         self._only_waiting: set[asyncio.Task[Any]] = set()
         self._transport: asyncio.Transport
         self._caller: Any = None
+        self.task: str | None = None  # whose it is, if not the operator's
 
     @property
     def partial_bytes(self) -> int:
@@ -176,24 +225,18 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._server.connections.add(self)
         try:
             peer = peer_of(transport.get_extra_info("socket"))
         except OSError as error:
             self.refuse(PeerRefused(f"cannot tell who is calling: {error}"))
             return
-        if peer.uid not in (0, os.geteuid()):
-            self.refuse(PeerRefused(f"uid {peer.uid} may not talk to the daemon of uid {os.geteuid()}"))
-        elif len(self._server.connections) > CONNECTIONS_MAX:
-            self.refuse(ProtocolError(f"too many connections: {CONNECTIONS_MAX} are open"))
-        else:
-            try:
-                self._caller = self._server.identify(peer)
-            except PawlError as error:
-                self.refuse(error)
-            except Exception as error:  # a bug; a connection whose caller is not known may do nothing
-                log.error("cannot tell who is calling", exc_info=error)
-                self.refuse(InternalError(f"a bug in the daemon: {error!r}; see its log"))
+        try:
+            self._caller = self._server.admit(self, peer)
+        except PawlError as error:
+            self.refuse(error)
+        except Exception as error:  # a bug; a connection whose caller is not known may do nothing
+            log.error("cannot tell who is calling", exc_info=error)
+            self.refuse(InternalError(f"a bug in the daemon: {error!r}; see its log"))
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -358,7 +401,7 @@ class Connection(asyncio.Protocol):
         line = json.dumps(message, separators=(",", ":")).encode()
         if len(line) > FRAME_BYTES_MAX:
             error = FrameTooLarge(
-                f"the answer has {len(line)} bytes, over the limit of {FRAME_BYTES_MAX}: ask for less"
+                f"the answer has {len(line)} bytes, over the limit of {FRAME_BYTES_MAX}: ask for less, or page by page"
             )
             line = json.dumps(_error(message.get("id"), error)).encode()
         self._written += len(line) + 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pawl.errors import PolicyDisjoint, PolicyWidens
 from pawl.policy.model import SANDBOXES, Policy, Sourced
 
+_FEW = 5
 _SMALLER = (
     "max_depth", "max_actions_per_hour", "max_cost_per_day_micros", "max_output_bytes", "cpu_ms", "memory_bytes",
     "processes", "open_files",
@@ -117,6 +118,12 @@ def within(path: str, directory: str) -> bool:
     return real == top or real.startswith(top.rstrip("/") + "/")
 
 
+def few(names: Sequence[str]) -> str:
+    """Names for a message: some of them, for whoever asks may send a thousand, and the message is kept."""
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(names[:_FEW]) + more
+
+
 def _permits(policy: Policy, tool: str) -> bool:
     return tool not in policy.denied_tools and (policy.allowed_tools is None or tool in policy.allowed_tools)
 
@@ -161,6 +168,6 @@ def _refuse(field: str, what: str, wider: list[str], limit: tuple[str, ...] | No
     if wider:
         have = "all but those that are denied" if limit is None else ", ".join(limit) or "none"
         raise PolicyWidens(
-            f"cannot {what} {', '.join(wider)}: the calling task has {have}, and a sub-agent may only have less",
+            f"cannot {what} {few(wider)}: the calling task has {have}, and a sub-agent may only have less",
             field=field, beyond=wider,
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pawl.cli.call import Call, given
+from pawl.cli.client import listed
 from pawl.cli.output import clean
 from pawl.cli.render import counted, took
 from pawl.errors import RefusedByState
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HEADS = ("ID", "STATUS", "AGENT", "KIND", "CREATED", "TOOK", "NOTE")
+_NEWEST = 50  # what is listed where nothing says how many
 _SOME = 3  # ids of what lives on that are told
 _KIND, _USUAL = 3, "delegate"  # a column that says the same in every row is left out on a terminal
 
@@ -21,7 +23,7 @@ def list_tasks(
     limit: int | None, all: bool,
 ) -> int:  # fmt: skip
     filters = given(statuses=status, agent=agent, kind=kind, labels=dict(label))
-    tasks = call.ask("task.list", **filters, **given(limit=limit, all=all))
+    tasks = listed(call.client(), None if all else limit or _NEWEST, **filters)
     call.show(tasks, rows(call, tasks) if tasks else [])
     if not tasks:
         call.note("no task is like that" if filters else f"no tasks yet: {call.command('delegate echo hello')}")
@@ -48,7 +50,7 @@ def cancel(call: Call, *, tasks: list[str], reason: str | None) -> int:
         for left in leftovers(task):
             call.note(f"{task['id']}: could not end {left}")
         if living := task.get("living_below"):
-            call.note(f"{task['id']}: {_living(call, living)}")
+            call.note(f"{task['id']}: {_living(call, living, task.get('living_below_more') or 0)}")
     otherwise = [task for task in ended if task["outcome"] not in {"cancelled", "already_cancelled"}]
     if not otherwise:
         return 0
@@ -93,15 +95,16 @@ def _outcome(call: Call, task: dict[str, Any]) -> str:
     line = f"{task['id']}  {str(task['outcome']).replace('_', ' ', 1)}"
     if not task.get("ended_below"):
         return line
-    below = counted(len(task["ended_below"]), "task") + " below it"
+    below = counted(len(task["ended_below"]) + (task.get("ended_below_more") or 0), "task") + " below it"
     return f"{line}, and {below}" if task["outcome"] == "cancelled" else f"{line}; {below} cancelled"
 
 
-def _living(call: Call, ids: list[str]) -> str:
-    """What lives on below a task that had ended before, and how to end it too."""
-    more = f", and {len(ids) - _SOME} more" if len(ids) > _SOME else ""
+def _living(call: Call, ids: list[str], beyond: int) -> str:
+    """What lives on below a task that had ended before, and how to end it too. ``beyond``: how many have no id here."""
+    count = len(ids) + beyond
+    more = f", and {count - _SOME} more" if count > _SOME else ""
     some = call.command(f"cancel {' '.join(ids[:_SOME])}")
-    return f"{counted(len(ids), 'task')} below it still run{'s' if len(ids) == 1 else ''}: {some}{more}"
+    return f"{counted(count, 'task')} below it still run{'s' if count == 1 else ''}: {some}{more}"
 
 
 def _ended_as(task: dict[str, Any]) -> str:

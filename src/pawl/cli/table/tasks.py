@@ -166,7 +166,8 @@ CANCEL = Command(
         ('pawl cancel $A $B --reason "wrong branch"', "several, and say why"),
     ),
     json='the task with `"outcome": "cancelled"`, `"already_cancelled"` or `"already_<status>"`; an array for several;'
-    ' `"ended_below": [id...]`: tasks below it that this ended too, `"living_below": [id...]`: those that still live',
+    ' `"ended_below": [id...]`: tasks below it that this ended too, `"living_below": [id...]`: those that still live,'
+    ' with `"ended_below_more"` and `"living_below_more"`: how many have no id there',
 )
 
 WHY = Command(

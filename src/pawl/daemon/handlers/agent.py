@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pawl.config.render import effective
 from pawl.engines.delegation.model import Caller
-from pawl.engines.delegation.roster import roster
+from pawl.engines.delegation.roster import names, roster
 from pawl.errors import AgentNotFound
 from pawl.ipc import messages
 from pawl.ipc.server import Call
@@ -32,15 +32,13 @@ async def show(app: App, call: Call, params: messages.Name) -> dict[str, Any]:
 
     To a task only its own agent and those it reaches exist.
     """
-    agent = app.config.agent(params.name)
     caller: Caller = call.caller
-    if caller.task is not None and params.name != caller.creator:
-        own = app.config.agents.get(caller.creator)
-        if own is None or params.name not in roster(app.config, own):
-            raise AgentNotFound(
-                f"cannot find the agent {params.name!r} among those that {caller.creator} may hand work to",
-                agent=params.name,
-            )
+    if caller.task is not None and params.name not in {caller.creator, *names(app.config, caller.creator)}:
+        raise AgentNotFound(
+            f"cannot find the agent {params.name!r} among those that {caller.creator} may hand work to",
+            agent=params.name,
+        )
+    agent = app.config.agent(params.name)
     policy = of(app.config, params.name)
     offer = await app.delegation.sandbox_offer()
     return {

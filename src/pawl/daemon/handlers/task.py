@@ -7,7 +7,7 @@ import base64
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pawl.control_plane import budget, store
@@ -31,6 +31,11 @@ _CHUNK_BYTES = 1024 * 1024
 _LOG_POLL_FIRST_MS = 50
 _LOG_POLL_MAX_MS = 500
 _CHILDREN_SHOWN = 50
+_BELOW_SHOWN = 20_000  # ids, in one answer
+_ANSWER_BYTES = 6 * 1024**2  # of rows in one answer; the limit of a frame is above that
+_FREE_TEXTS = ("labels", "source", "usage", "progress", "leftovers", "idempotency_key", "cwd", "reason")
+_MESSAGE_SHOWN = 100  # characters, in such a row
+_NEWEST = 2**62
 
 
 async def delegate(app: App, call: Call, params: messages.Delegate) -> dict[str, Any]:
@@ -57,7 +62,7 @@ async def fan_out(app: App, call: Call, params: messages.FanOut) -> list[dict[st
             if isinstance(each, BaseException):
                 raise each
         tasks = [each for each in ended if isinstance(each, Task)]
-    return [show(app, task) for task in tasks]
+    return show_all(app, tasks)
 
 
 async def spawn(app: App, call: Call, params: messages.Spawn) -> dict[str, Any]:
@@ -95,8 +100,8 @@ async def why(app: App, call: Call, params: messages.One) -> dict[str, Any]:
 async def usage(app: App, call: Call, params: messages.Usage) -> dict[str, Any]:
     """Count what the calling task says it has used."""
     task = _itself(call.caller, "usage", "reports what the calling task has used")
-    micros = round(params.cost * MICROS)
-    await app.writer.submit(store.record_usage, task.id, params.tokens, micros, params.model, params.request_key)
+    cost_micros = budget.micros(params.cost)
+    await app.writer.submit(store.record_usage, task.id, params.tokens, cost_micros, params.model, params.request_key)
     own = await app.plane.find(task.id)
     left = cost_left(await budget.look(app.reader, task.id, app.clock.wall_ms()))
     sums = json.loads(own.usage or "{}")
@@ -118,7 +123,7 @@ async def progress(app: App, call: Call, params: messages.Progress) -> dict[str,
 
 
 async def list_(app: App, call: Call, params: messages.Listing) -> list[dict[str, Any]]:
-    """Tasks, newest first."""
+    """Tasks, newest first, behind ``before``."""
     _known(params.statuses or [], TASK.states, "status")
     _known([params.kind] if params.kind else [], KINDS, "kind")
     viewer = call.caller.viewer
@@ -128,6 +133,7 @@ async def list_(app: App, call: Call, params: messages.Listing) -> list[dict[str
         "kind": params.kind,
         "labels": json.dumps(params.labels) if params.labels else None,
         "limit": -1 if params.all else params.limit,
+        "before": (await app.plane.find(params.before, viewer)).seq if params.before else _NEWEST,
     }
     if viewer is not None:
         rows = await app.reader.all(Q.list_of, values | {"viewer": viewer})
@@ -165,10 +171,11 @@ async def wait(app: App, call: Call, params: messages.Wait) -> dict[str, Any]:
         for future in (*waits.values(), *([timer] if timer else [])):
             future.cancel()
     pending = [each for each in found if each not in done]
+    tasks = iter(show_all(app, [each for each in ended if isinstance(each, Task)]))
     enough = bool(done) if params.any else not pending
     return {
         "status": "complete" if enough or not found else "timeout",
-        "completed": [each.public() if isinstance(each, LegacyResult) else show(app, each) for each in ended],
+        "completed": [each.public() if isinstance(each, LegacyResult) else next(tasks) for each in ended],
         "pending": pending,
         "missing": missing,
         "failed": [each.id for each in ended if each.status != "completed"],
@@ -180,19 +187,23 @@ async def cancel(app: App, call: Call, params: messages.Cancel) -> list[dict[str
     cancelled."""
     tasks = [await app.plane.find(text, call.caller.viewer) for text in params.ids]
     actor = call.caller.actor
+    shown = max(1, _BELOW_SHOWN // len(tasks))
 
-    async def one(task: Task) -> dict[str, Any]:
+    async def one(task: Task) -> tuple[Task, dict[str, Any]]:
         ended = await app.plane.cancel(task, params.reason, actor)
-        below = {"ended_below": list(ended.below), "living_below": await app.plane.living_below(task)}
-        if ended.won:
-            outcome = "cancelled"
-        elif ended.task.status == "cancelled":
-            outcome = "already_cancelled"
-        else:
-            outcome = f"already_{ended.task.status}"
-        return show(app, ended.task) | {"outcome": outcome} | below
+        living = await app.plane.living_below(task)
+        outcome = "cancelled" if ended.won else f"already_{ended.task.status}"
+        return ended.task, {
+            "outcome": outcome,
+            "ended_below": ended.below[:shown],
+            "ended_below_more": len(ended.below[shown:]),
+            "living_below": living[:shown],
+            "living_below_more": len(living[shown:]),
+        }
 
-    return list(await asyncio.gather(*(one(task) for task in tasks)))
+    done = await asyncio.gather(*(one(task) for task in tasks))
+    rows = show_all(app, [task for task, _ in done])
+    return [row | about for row, (_, about) in zip(rows, done, strict=True)]
 
 
 async def result(app: App, call: Call, params: messages.One) -> dict[str, Any]:
@@ -264,6 +275,19 @@ def _known(values: list[str], known: tuple[str, ...], what: str) -> None:
 def show(app: App, task: Task) -> dict[str, Any]:
     """A task as the contract shows it."""
     return public(task, app.artifacts.path)
+
+
+def show_all(app: App, tasks: Sequence[Task]) -> list[dict[str, Any]]:
+    """Several tasks for one answer. What was asked for is done by then: where all of it would not fit, each row stands
+    without its free texts and says so (``cut``), and the answer is no error."""
+    rows = [show(app, task) for task in tasks]
+    if len(rows) == 1 or len(json.dumps(rows)) <= _ANSWER_BYTES:
+        return rows
+    return [row | dict.fromkeys(_FREE_TEXTS) | {"error": _short(row["error"]), "cut": True} for row in rows]
+
+
+def _short(error: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if error is None else {**error, "message": error["message"][:_MESSAGE_SHOWN]}
 
 
 async def full(app: App, task: Task) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from pawl.config import AgentConfig, Config
 from pawl.control_plane import budget
 from pawl.control_plane.budget import Holder
 from pawl.control_plane.model import Task
+from pawl.engines.delegation import program
 from pawl.engines.delegation.inputs import beyond
 from pawl.engines.delegation.model import Admission, Caller, Request, SpawnRequest
 from pawl.engines.delegation.places import box, settled
-from pawl.engines.delegation.roster import reach
+from pawl.engines.delegation.roster import names, reach
 from pawl.errors import (
     AgentDisabled,
     ApprovalNeeded,
@@ -29,13 +30,14 @@ from pawl.errors import (
     NotReachable,
     PawlError,
     PolicyWidens,
+    PromptIsOption,
     SandboxUnavailable,
     SpawnDenied,
     SpawnNested,
 )
 from pawl.home import Home
 from pawl.policy import Policy, Sourced, narrow, override
-from pawl.policy.narrow import within
+from pawl.policy.narrow import few, within
 from pawl.runner import sandbox
 from pawl.runner.sandbox import Offer
 from pawl.runner.spool import Spool
@@ -43,8 +45,6 @@ from pawl.storage import Reader
 from pawl.values import duration_text
 
 SPAWN = "spawn"
-_STEERING = ("PATH", "HOME", "ENV", "BASH_ENV", "SHELLOPTS", "IFS", "CDPATH")
-_STEERING_PREFIXES = ("LD_", "DYLD_", "PYTHON", "PERL", "RUBY", "NODE_", "JAVA_", "GIT_")
 
 
 class Gates:
@@ -80,7 +80,7 @@ class Admitting:
     async def delegate(self, request: Request, caller: Caller, policy: Policy | None, actions: int) -> Admission:
         """``policy``: the one that the calling task runs under; ``actions``: what the whole call takes."""
         gates = Gates()
-        target = self._target(gates, request.agent)
+        target = self._target(gates, request.agent, caller)
         own = self._configured(target.name)
         assert own is not None, "the gate before has found the agent"
         if caller.task is None or policy is None:
@@ -113,6 +113,7 @@ class Admitting:
         if mode == "independent":
             gates.note("approval", "nothing that it may use needs a person's approval")
         effective = own if mode == "independent" else self._narrowed(gates, own, policy, caller)
+        self._prompt(gates, target, request.prompt)
         effective = self._settled(gates, effective, policy)
         self._inputs(gates, request, caller.task, policy)
         cwd = _directory(request, effective.policy, mode)
@@ -130,7 +131,7 @@ class Admitting:
                 "cannot spawn from outside a task: a sub-agent is one more run of the task's own agent; "
                 "use `pawl delegate AGENT`"
             )
-        agent = self._target(gates, task.agent, "spawn from a task of")
+        agent = self._target(gates, task.agent, caller, "spawn from a task of")
         if task.kind == "subagent":
             raise gates.refuse(
                 "nested",
@@ -147,6 +148,7 @@ class Admitting:
                     agent=agent.name,
                 ),
             )
+        self._prompt(gates, agent, request.prompt)
         gates.note("tool", f"{SPAWN} is not among the denied tools")
         own = Sourced(policy, dict.fromkeys(Policy._fields, f"its parent's (task {task.id})"))
         try:
@@ -161,9 +163,10 @@ class Admitting:
 
     # --- the gates, in their order ----------------------------------------------------------------------------------
 
-    def _target(self, gates: Gates, name: str, what: str = "delegate to") -> AgentConfig:
+    def _target(self, gates: Gates, name: str, caller: Caller, what: str = "delegate to") -> AgentConfig:
+        among = None if caller.task is None else names(self._config, caller.creator)
         try:
-            agent = self._config.agent(name)
+            agent = self._config.agent(name, among)
         except PawlError as error:
             raise gates.refuse("agent", error) from None
         if not agent.enabled:
@@ -235,6 +238,11 @@ class Admitting:
         gates.note("policy", "its policy is cut down to the caller's")
         return effective
 
+    def _prompt(self, gates: Gates, target: AgentConfig, prompt: bytes) -> None:
+        """An option of the target's program is not for another agent to choose."""
+        if program.reads_as_option(target, prompt):
+            raise gates.refuse("prompt", no_option(target.name))
+
     def _settled(self, gates: Gates, effective: Sourced, *callers: Policy) -> Sourced:
         """What is judged and stored from here on is the place, not the words for it."""
         try:
@@ -281,15 +289,16 @@ class Admitting:
                     field="cwd", limit=policy.workspace,
                 ),
             )  # fmt: skip
-        steering = sorted(name for name in request.env if mode == "independent" or _steers(name, policy))
-        if steering:
-            who = "it works under its own policy" if mode == "independent" else "they decide what its program runs"
+        # no list of names that are dangerous is complete: what a program reads of its environment only its owner knows
+        beyond = sorted(name for name in request.env if name not in target.accepts_env)
+        if beyond:
+            has = f"only {', '.join(target.accepts_env)}" if target.accepts_env else "no variable"
             raise gates.refuse(
                 "request",
                 PolicyWidens(
-                    f"cannot set {', '.join(steering)} for {target.name} from inside a task: {who}; hand it over in "
-                    "the prompt or as an input",
-                    field="env", beyond=steering,
+                    f"cannot set {few(beyond)} for {target.name} from inside a task: it accepts {has} from there; name "
+                    f"it in accepts_env of [agents.{target.name}], or hand it over in the prompt or as an input",
+                    field="env", beyond=beyond,
                 ),
             )  # fmt: skip
 
@@ -347,14 +356,18 @@ def _directory(request: Request, policy: Policy, mode: str | None) -> str | None
     return sandbox.resolve(found)[0] if found is not None and policy.sandbox != "off" else found
 
 
+def no_option(agent: str) -> PromptIsOption:
+    """Why a prompt from inside a task may not begin like an option."""
+    return PromptIsOption(
+        f"cannot give {agent} a prompt that begins with - from inside a task: it gets its prompt as an argument, and "
+        'would read that as an option; begin it otherwise, or set prompt = "stdin" or "file", or write "--" as the '
+        f"last word of command, in [agents.{agent}]",
+        agent=agent,
+    )
+
+
 def _inside(path: str, workspace: str | None) -> bool:
     return workspace is not None and within(path, workspace)
-
-
-def _steers(name: str, policy: Policy) -> bool:
-    """Whether a variable decides which code a program runs, as far as that can be told by its name. Whoever sets it
-    could act as another agent."""
-    return name in policy.env or name in _STEERING or name.startswith(_STEERING_PREFIXES)
 
 
 def _room(holders: list[Holder]) -> str:

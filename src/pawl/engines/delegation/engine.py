@@ -19,7 +19,7 @@ from pawl.control_plane.statements import Q
 from pawl.control_plane.store import Submitted
 from pawl.control_plane.work import Inline, Plan, Program, Refusal
 from pawl.engines.delegation import program
-from pawl.engines.delegation.admission import Admitting, no_sandbox
+from pawl.engines.delegation.admission import Admitting, no_option, no_sandbox
 from pawl.engines.delegation.inputs import opened
 from pawl.engines.delegation.model import OPERATOR, Admission, Caller, Request, SpawnRequest
 from pawl.engines.delegation.places import box, settled
@@ -255,6 +255,8 @@ class Delegation:
             return Inline(task.prompt)
         if agent.prompt == "argument" and b"\0" in task.prompt:
             return Refusal("prompt_not_an_argument", "the prompt holds a zero byte, which no argument can")
+        if task.creator != OPERATOR and program.reads_as_option(agent, task.prompt):  # it did not at the admission
+            raise no_option(agent.name)
         admitted = await self.policy_of(task)
         fixed = task.policy_sha256 is not None and admitted.sandbox != "off"
         if fixed:

@@ -18,6 +18,7 @@ from pawl.storage import open_plain
 _FOLDER = "delegate_results"
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _BYTES_MAX = 64 * 1024**2
+_TEXT_MAX = 1000  # characters of whatever else than its output is shown
 _STATUSES = {
     "completed": "completed", "success": "completed", "failed": "failed", "error": "failed",
     "cancelled": "cancelled", "canceled": "cancelled", "timed_out": "timed_out", "timeout": "timed_out",
@@ -82,11 +83,12 @@ def _parse(task_id: str, text: bytes, path: str) -> LegacyResult | None:
         return None
     if not isinstance(found, dict) or found.get("task_id") != task_id or not isinstance(found.get("status"), str):
         return None
-    status = _STATUSES.get(found["status"].lower(), "lost")
+    word = found["status"][:_TEXT_MAX]
+    status = _STATUSES.get(word.lower(), "lost")
     error = _text(found.get("error"))
     if status == "lost":
-        error = error or f"its record says {found['status']!r}, and no row of it exists: nobody runs it"
-    output = _text(found.get("output")) or ""
+        error = error or f"its record says {word!r}, and no row of it exists: nobody runs it"
+    output = found["output"] if isinstance(found.get("output"), str) else ""
     return LegacyResult(
         task_id, _text(found.get("agent")) or "unknown", status, output.encode(errors="surrogatepass"), error,
         _text(found.get("started_at")), _text(found.get("finished_at")), path,
@@ -94,4 +96,4 @@ def _parse(task_id: str, text: bytes, path: str) -> LegacyResult | None:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return value[:_TEXT_MAX] if isinstance(value, str) else None

@@ -18,6 +18,15 @@ from pawl.runner.spool import Spool
 _ALWAYS = ("PATH", "HOME", "LANG")
 
 
+def reads_as_option(agent: AgentConfig, prompt: bytes) -> bool:
+    """Whether an agent's program would take this prompt for one of its options. Behind a ``--`` it does not.
+
+    Only the prompt can be that: what else of a request comes to stand for a placeholder begins with ``/`` (paths) or as
+    the names of tools do.
+    """
+    return agent.prompt == "argument" and prompt.startswith(b"-") and agent.command[-1:] != ("--",)
+
+
 def arguments(agent: AgentConfig, policy: Policy, task: Task, spool: Spool, cwd: str) -> tuple[str, ...]:
     """The command of an agent for one task: placeholders filled in, the prompt added where it is an argument."""
     values = _values(agent, policy, task, spool, cwd)

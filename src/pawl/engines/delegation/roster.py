@@ -24,6 +24,12 @@ def reach(config: Config, caller: AgentConfig, target: AgentConfig) -> Reach | N
     return None
 
 
+def names(config: Config, alias: str) -> list[str]:
+    """The names of those that work of this agent may hand work to: the only ones that it is told."""
+    own = config.agents.get(alias)
+    return [] if own is None else list(roster(config, own))
+
+
 def roster(config: Config, caller: AgentConfig) -> dict[str, Reach]:
     """Everybody whom an agent may hand work to, by name: nobody where its policy forbids delegation."""
     if config.policy_of(caller).delegation == "forbid":
