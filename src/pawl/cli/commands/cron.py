@@ -32,7 +32,7 @@ def next_fires(call: Call, *, what: str, timezone: str | None, after: str | None
         local = (_EPOCH + timedelta(milliseconds=at_ms)).astimezone(where).isoformat(timespec="seconds")
         fires.append({"at": rfc3339(at_ms), "local": local, "note": fire.note})
     rows = [(fire["at"], fire["local"], fire["note"]) for fire in fires]
-    call.show(fires, call.screen.table(("AT", "LOCAL", "NOTE"), rows) if rows else [])
+    call.show(fires, call.screen.table(("AT", "LOCAL", "NOTE"), rows, wrap=True) if rows else [])
     if not fires:
         call.note("it does not fire any more")
     elif isinstance(plan, schedule.Cron) and plan.either_day:

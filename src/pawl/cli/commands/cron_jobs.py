@@ -90,24 +90,22 @@ def _row(call: Call, job: dict[str, Any]) -> list[str | None]:
         job["name"],
         job["agent"],
         job["schedule"],
-        _minute(job["next_at"]) if job["enabled"] else f"off: {job['disabled_reason']}",
-        _minute(last.get("nominal_at")),
+        _second(job["next_at"]) if job["enabled"] else f"off: {job['disabled_reason']}",
+        _second(last.get("nominal_at")),
         last.get("status"),
     ]
 
 
-def _minute(instant: str | None) -> str | None:
-    """An instant of a schedule, without what is nearly always zero."""
-    if instant is None:
-        return None
-    return instant.replace(":00.000Z", "Z") if instant.endswith(":00.000Z") else instant.replace(".000Z", "Z")
+def _second(instant: str | None) -> str | None:
+    """An instant of a schedule, which has no milliseconds."""
+    return instant and instant.replace(".000Z", "Z")
 
 
 def _fire_table(call: Call, fires: list[dict[str, Any]], *, job: bool) -> list[str]:
     rows = []
     for fire in fires:
         row = [
-            _minute(fire["nominal_at"]), fire["job"], fire["status"], fire["trigger"], fire["task_id"],
+            _second(fire["nominal_at"]), fire["job"], fire["status"], fire["trigger"], fire["task_id"],
             _took(fire), _why(fire),
         ]  # fmt: skip
         rows.append(row if job else [row[0], *row[2:]])
@@ -126,7 +124,7 @@ def _took(fire: dict[str, Any]) -> str | None:
 
 def _why(fire: dict[str, Any]) -> str | None:
     if fire["count"] > 1:
-        return f"{fire['count']} fires up to {_minute(fire['until_at'])}: {fire['reason']}"
+        return f"{fire['count']} fires up to {_second(fire['until_at'])}: {fire['reason']}"
     return clean(fire["reason"], one_line=True) if fire["reason"] else None
 
 
@@ -144,7 +142,7 @@ def _facts(job: dict[str, Any]) -> list[tuple[str, str | None]]:
         ("agent", job["agent"]),
         ("does", clean(work or "", one_line=True)),
         ("schedule", f"{job['schedule']} ({job['timezone']})"),
-        ("next", job["next_at"] if job["enabled"] else f"off: {job['disabled_reason']}"),
+        ("next", _next(job) if job["enabled"] else f"off: {job['disabled_reason']}"),
         (
             "missed fires",
             f"{caught[job['catch_up']]}, of the last {duration_text(round(job['catch_up_window_s'] * 1000))}",
@@ -157,6 +155,17 @@ def _facts(job: dict[str, Any]) -> list[tuple[str, str | None]]:
         ("expected duration", _span(job["expected_duration_s"])),
         ("goes once it has run", "yes" if job["delete_after_run"] else None),
     ]
+
+
+def _next(job: dict[str, Any]) -> str:
+    """The next fire, and what the clocks of the job's zone show then."""
+    from datetime import datetime
+    from zoneinfo import ZoneInfo
+
+    due = datetime.fromisoformat(job["next_at"])
+    wait_ms = round((due - datetime.now(due.tzinfo)).total_seconds() * 1000)
+    soon = f", in {duration_text(wait_ms)}" if wait_ms > 0 else ""
+    return f"{_second(job['next_at'])} ({due.astimezone(ZoneInfo(job['timezone'])):%a %H:%M} there{soon})"
 
 
 def _span(seconds: float | None) -> str | None:

@@ -146,12 +146,13 @@ class Delegation:
         source: dict[str, Any], labels: dict[str, str],
     ) -> NewTask:  # fmt: skip
         """A task for an agent that the operator wants done at some time or on some occasion, under the agent's own
-        policy. Raises ``agent_not_found`` and ``agent_disabled``."""
+        policy. Raises ``agent_not_found``, ``agent_disabled`` and ``sandbox_unavailable``."""
         target = self._config().agent(agent)
         if not target.enabled:
             raise AgentDisabled(f"cannot start work for {agent}: it is disabled in the configuration", agent=agent)
         own = self.configured(agent)
-        assert own is not None
+        assert own is not None, "the configuration has the agent"
+        policy = settled(own.policy, self._config())
         return NewTask(
             id=new_id(),
             kind=kind,
@@ -161,8 +162,8 @@ class Delegation:
             creator=OPERATOR,
             principal=principal,
             retries=retries,
-            cwd=own.policy.workspace,
-            policy=self._stored(own.policy),
+            cwd=policy.workspace,
+            policy=self._stored(policy),
             labels=json.dumps(labels),
             source=json.dumps(source),
         )
