@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -9,8 +11,11 @@ from pawl.cli.call import Call
 from pawl.config import load
 from pawl.config.model import CronConfig
 from pawl.engines.cron import schedule, zones
+from pawl.engines.cron.model import plan_of, read, timing
 from pawl.engines.cron.schedule import Schedule
 from pawl.errors import CronJobNotFound, InvalidValue
+from pawl.storage.database import Database
+from pawl.storage.faults import from_sqlite
 from pawl.values import rfc3339
 
 TYPE_CHECKING = False
@@ -45,27 +50,46 @@ def _schedule(call: Call, what: str, timezone: str | None, now_ms: int) -> tuple
     if what.startswith("@") or what.split() != [what]:
         where = zones.zone(timezone)
         return schedule.Cron(what, where), where
-    job = _job(call, what)
-    where = zones.zone(timezone or job.timezone)
-    if job.schedule is not None:
-        return schedule.Cron(job.schedule, where), where
-    if job.every is not None:
-        return schedule.every(job.every, now_ms), where
-    assert job.at is not None, "a job has one of the three"
-    return schedule.at(job.at, where), where
+    job, first_seen_ms = _job(call, what, now_ms)
+    if timezone is not None:
+        job = job.model_copy(update={"timezone": timezone})
+    return plan_of(job, first_seen_ms), zones.zone(job.timezone)
 
 
-def _job(call: Call, name: str) -> CronConfig:
-    jobs = load(call.home.config).cron
-    for job in jobs:
-        if job.name == name:
-            return job
-    known = ", ".join(job.name for job in jobs) or "none"
+def _job(call: Call, name: str, now_ms: int) -> tuple[CronConfig, int]:
+    """A job of the file, or one that was added; and when it was first seen, from which a period is counted."""
+    declared = {job.name: job for job in load(call.home.config).cron}
+    stored = _stored(call)
+    if name in declared:
+        known = stored.get(name)
+        same = known is not None and timing(known[0]) == timing(declared[name])
+        return declared[name], known[1] if known is not None and same else now_ms
+    if name in stored:
+        return stored[name]
+    there = ", ".join(sorted({*declared, *stored})[:10]) or "none"
     raise CronJobNotFound(
-        f"cannot find a job named {name!r} in {call.home.config} (there is {known}); a schedule is written in quotes, "
+        f"cannot find a job named {name!r} at {call.home.path} (there is {there}); a schedule is written in quotes, "
         'like "30 2 * * *"',
         name=name,
     )  # fmt: skip
+
+
+def _stored(call: Call) -> dict[str, tuple[CronConfig, int]]:
+    """The jobs in the database, read beside a daemon or without one."""
+    if not os.path.exists(call.home.database):
+        return {}
+    connection = Database(call.home.database).open_reader()
+    try:
+        rows = connection.execute("SELECT name, definition, first_seen_ms FROM cron_job").fetchall()
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):  # written by a version that knew no jobs
+            return {}
+        raise from_sqlite(error, call.home.database) from error
+    except sqlite3.Error as error:
+        raise from_sqlite(error, call.home.database) from error
+    finally:
+        connection.close()
+    return {name: (read(definition), first_seen_ms) for name, definition, first_seen_ms in rows}
 
 
 def _instant(text: str) -> int:

@@ -9,7 +9,7 @@ NEXT = Command(
     "cron:next_fires",
     """Show when a schedule fires next, in UTC and in its zone.
     WHAT is a schedule, as in a crontab (`30 2 * * 1-5`, `@daily`; with six fields the first is seconds), or
-    the name of a job in config.toml. A fire that a change of the clocks moves or repeats says so. It needs no
+    the name of a job, declared or added. A fire that a change of the clocks moves or repeats says so. It needs no
     daemon.""",
     positionals=(Positional("what", "A schedule in quotes, or a job's name.", metavar="WHAT"),),
     options=(
