@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from pawl.engines.cron.findings import last_of
+from pawl.engines.cron.findings import last_fires
 from pawl.engines.cron.model import Fire, Job, head, public_fire, public_job
 from pawl.engines.cron.store import Q
 from pawl.errors import PawlError
@@ -22,7 +22,8 @@ _HEAD_BYTES = 8_192
 
 async def list_(app: App, call: Call, params: messages.Nothing) -> list[dict[str, Any]]:
     """Every job."""
-    return [await _public(app, job) for job in app.jobs.all()]
+    last, lines = await last_fires(app.reader), app.jobs.lines()
+    return [_shown(job, last.get(job.name), lines) for job in app.jobs.all()]
 
 
 async def show(app: App, call: Call, params: messages.Name) -> dict[str, Any]:
@@ -96,6 +97,10 @@ def _output(app: App, sha256: str | None, size_bytes: int | None) -> dict[str, A
 
 
 async def _public(app: App, job: Job) -> dict[str, Any]:
-    last = await last_of(app.reader, job.name)
-    line = app.jobs.line_of(job.name) if job.origin == "config" else None
+    last = await last_fires(app.reader, job.name)
+    return _shown(job, last.get(job.name), app.jobs.lines())
+
+
+def _shown(job: Job, last: Fire | None, lines: dict[str, int | None]) -> dict[str, Any]:
+    line = lines.get(job.name) if job.origin == "config" else None
     return public_job(job, None if last is None else public_fire(last), line)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import json
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ from pawl.control_plane.statements import Q as TASKS
 from pawl.control_plane.store import Submitted
 from pawl.control_plane.work import ONLY_ZERO, Plan
 from pawl.engines.cron import store
-from pawl.engines.cron.due import Due, look
+from pawl.engines.cron.due import LATE_MS, Due, look
 from pawl.engines.cron.jobs import Jobs
 from pawl.engines.cron.model import OPEN, Fire, Job, NewFire, jitter_ms, plan_of
 from pawl.engines.cron.store import Q
@@ -43,6 +44,7 @@ _RETRY_MS = (1_000, 60_000)
 _LONG_MS = 3_600_000  # a gap of which the fires are counted on a thread
 NOT_NOW = 10  # the exit code of a precondition that says so
 PRECONDITION = "precondition"  # the part of a fire that such a task is
+_CHECK_MS = 60_000  # how long a precondition may take
 _WAITING_MAX = 100  # fires of one job that wait for one another
 
 
@@ -77,7 +79,7 @@ class Under:
 
 
 class Scheduler:
-    """The scheduler of one daemon. ``config`` answers with the configuration in force."""
+    """The scheduler of one daemon."""
 
     def __init__(self, plane: ControlPlane, agents: Agents, jobs: Jobs) -> None:
         self._plane = plane
@@ -85,11 +87,13 @@ class Scheduler:
         self.jobs = jobs
         self._under: dict[str, list[Under]] = {}  # fires of each job that are not over, in the order of their claims
         self._looking: set[str] = set()
+        self._deciding: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # what overlaps with what, one at a time
         self._heap: list[tuple[int, str]] = []
         self._timer: Timer | None = None
         self._apart_ms = 0  # wall clock minus monotonic clock, at the last look
         self._since_ms = 0
-        self._first = True
+        self._unseen: set[str] = set()  # jobs that were not looked at since the start
+        self._started = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.troubles: dict[str, str] = {}  # jobs that cannot be recorded at the moment, and why
@@ -102,18 +106,13 @@ class Scheduler:
         clock = self._plane.timers.clock
         self._since_ms = clock.wall_ms()
         self._apart_ms = clock.wall_ms() - clock.monotonic_ms()
-        for fire in [Fire._make(row) for row in await self._plane.reader.all(Q.open_fires)]:
-            await self._take_over(fire)
+        await self._take_over([Fire._make(row) for row in await self._plane.reader.all(Q.open_fires)])
         for row in await self._plane.reader.all(Q.unclean_fires):
             self._begin(Fire._make(row), waits=False)
-        self._spawn(self._look_first())
-
-    async def _look_first(self) -> None:
-        """What was due before we began; a full disk makes it wait, and the daemon answers all the same."""
-        await asyncio.gather(*(self._look_at(job.name) for job in self.jobs.all()))
-        self._first = False
-        for job in self.jobs.all():
-            self._moved(job)
+        self._started = True
+        self._unseen = {job.name for job in self.jobs.all()}
+        for name in self._unseen:
+            self._spawn(self._look_at(name))  # on a full disk they wait, and the daemon answers all the same
 
     async def stop(self) -> None:
         """Look no more. What runs is the control plane's; what waits is taken over by the next daemon."""
@@ -124,20 +123,24 @@ class Scheduler:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _take_over(self, fire: Fire) -> None:
-        """A fire that was open when its daemon died: its task is the control plane's; without one it is judged anew."""
-        owner = fire.owner
-        if owner is not None and owner != self._plane.owner and probe(owner) is not Liveness.GONE:
-            log.warning("a fire belongs to a daemon that is not proven gone", job=fire.job, fire=fire.seq)
-            return
-        adopted = await self._plane.writer.submit(store.adopt, fire, self._plane.owner)
-        if adopted is None:
-            return
-        why = self._not_any_more(adopted) if adopted.task_id is None else None
-        if why is not None:
-            await self._plane.writer.submit(store.close, adopted, "missed", why)
-        else:
-            self._begin(adopted, waits=True)
+    async def _take_over(self, fires: list[Fire]) -> None:
+        """Fires that were open when their daemon died: what has a task is the control plane's; the rest is judged."""
+        now_ms = self._plane.timers.clock.wall_ms()
+        ours = [fire for fire in fires if fire.owner is None or probe(fire.owner) is Liveness.GONE]
+        for left in set(fires) - set(ours):
+            log.warning("a fire belongs to a daemon that is not proven gone", job=left.job, fire=left.seq)
+        writer, owner = self._plane.writer, self._plane.owner
+        adopted = await asyncio.gather(
+            *(writer.submit(store.adopt, fire, owner, now_ms - fire.nominal_at_ms > LATE_MS) for fire in ours)
+        )
+        for fire in adopted:
+            if fire is None:
+                continue
+            why = self._not_any_more(fire) if fire.task_id is None else None
+            if why is None:
+                self._begin(fire, waits=True)
+            else:
+                await writer.submit(store.close, fire, "missed", why)
 
     def _not_any_more(self, fire: Fire) -> str | None:
         """Why a fire that a dead daemon had claimed and not started is not started now."""
@@ -145,7 +148,7 @@ class Scheduler:
         if job is None:
             return "the daemon ended before it was started, and the job is gone"
         age_ms = self._plane.timers.clock.wall_ms() - fire.nominal_at_ms
-        if job.config.catch_up == "skip":
+        if job.config.catch_up == "skip" and not fire.manual:
             return "the daemon ended before it was started, and catch_up is skip"
         if age_ms > job.config.catch_up_window_ms:
             return "the daemon ended before it was started, and it is longer ago than catch_up_window"
@@ -156,14 +159,16 @@ class Scheduler:
     def _moved(self, job: Job) -> None:
         """A job has another next fire than before."""
         if job.next_at_ms is not None and not self._closing:
-            heapq.heappush(self._heap, (job.next_at_ms + jitter_ms(job.config), job.name))
-            self._arm()
+            due_ms = job.next_at_ms + jitter_ms(job.config)
+            heapq.heappush(self._heap, (due_ms, job.name))
+            if self._timer is None or self._heap[0][0] == due_ms:
+                self._arm()
 
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._closing or self._first:
+        if self._closing or not self._started:
             return
         while self._heap and self._stale(*self._heap[0]):
             heapq.heappop(self._heap)
@@ -218,6 +223,7 @@ class Scheduler:
             while not self._closing:
                 try:
                     await self._take_due(name)
+                    self._unseen.discard(name)
                     self.troubles.pop(name, None)
                     return
                 except StorageError as error:
@@ -236,31 +242,42 @@ class Scheduler:
 
     async def _take_due(self, name: str) -> None:
         """Record what is due of a job and start what is to run, until nothing is due."""
+        if (job := self.jobs.get(name)) is not None and job.config.delete_after_run and name in self._unseen:
+            (done,) = await self._plane.reader.one(Q.completed_since, (name, job.first_seen_ms)) or (0,)
+            if done:  # its daemon died before it could go
+                await self.jobs.has_run(job)
         while (job := self.jobs.get(name)) is not None and job.next_at_ms is not None:
             now_ms = self._plane.timers.clock.wall_ms()
             if job.next_at_ms + jitter_ms(job.config) > now_ms:
-                if self._first:
+                if name in self._unseen:
                     await self.jobs.reschedule(job)  # the clock may have been set back while no daemon was there
                 return
             due = await self._due(job, now_ms)
-            fires, waits = self._overlap(job, due)
-            failpoints.hit("cron.before_claim")
-            taken = await self._plane.writer.submit(store.take, job, fires, due.next_at_ms, self._plane.owner)
-            if taken is None:
-                await self.jobs.refresh(name)
-                continue
-            failpoints.hit("cron.after_claim")
-            stored, recorded = taken
-            await self._after(stored, due, recorded)
-            for fire in recorded:
-                if fire.status in OPEN:
-                    self._begin(fire, waits=fire.nominal_at_ms in waits)
+            async with self._deciding[name]:
+                await self._record(job, due)
+
+    async def _record(self, job: Job, due: Due) -> None:
+        """Store what is due of a job, with its next fire, and begin what is to run."""
+        fires, waits, replaces = self._overlap(job, due)
+        failpoints.hit("cron.before_claim")
+        taken = await self._plane.writer.submit(store.take, job, fires, due.next_at_ms, self._plane.owner)
+        if taken is None:
+            await self.jobs.refresh(job.name)
+            return
+        failpoints.hit("cron.after_claim")
+        stored, recorded = taken
+        for fire in recorded:
+            if fire.status in OPEN:
+                if replaces:
+                    self._replace(fire)
+                self._begin(fire, waits=fire.nominal_at_ms in waits)
+        await self._after(stored, due, recorded)
 
     async def _due(self, job: Job, now_ms: int) -> Due:
         assert job.next_at_ms is not None
         plan = plan_of(job.config, job.first_seen_ms)
         on_record = await self.jobs.on_record(job, job.next_at_ms)
-        since_ms = self._since_ms if self._first else None
+        since_ms = self._since_ms if job.name in self._unseen else None
 
         def judge() -> Due:
             assert job.next_at_ms is not None
@@ -280,27 +297,27 @@ class Scheduler:
 
     # --- overlap ----------------------------------------------------------------------------------------------------
 
-    def _overlap(self, job: Job, due: Due) -> tuple[list[NewFire], set[int]]:
-        """What of a job's due fires is recorded as what, and which of them wait for those before them."""
-        fires = [fire._replace(status="skipped") if job.one_shot and job.config.catch_up == "skip" else fire
-                 for fire in due.records]  # fmt: skip
+    def _overlap(self, job: Job, due: Due) -> tuple[list[NewFire], set[int], bool]:
+        """What of a job's due fires is recorded as what; which of them wait for those before them; and whether each
+        replaces those."""
+        fires = due.records
+        if job.one_shot and job.config.catch_up == "skip":
+            fires = [fire._replace(status="skipped") for fire in fires]
+        fires = list(fires)
         waits: set[int] = set()
         under = len(self._under.get(job.name, ()))
         sequence = any(fire.trigger == "catch_up" for fire in due.runs)
+        verdict = "queue" if sequence else job.config.overlap
         for fire in due.runs:
-            verdict = "queue" if sequence else job.config.overlap
-            if not under or verdict == "allow":
-                fires.append(fire)
-            elif verdict == "skip" or (verdict == "queue" and not sequence and under >= _WAITING_MAX):
+            full = verdict == "skip" or (verdict == "queue" and not sequence and under >= _WAITING_MAX)
+            if under and full:
                 fires.append(fire._replace(status="skipped", reason=self._busy(job)))
                 continue
-            else:
-                fires.append(fire)
+            if under and verdict != "allow":
                 waits.add(fire.nominal_at_ms)
-                if verdict == "replace":
-                    self._replace(job, fire)
+            fires.append(fire)
             under += 1
-        return fires, waits
+        return fires, waits, verdict == "replace"
 
     def _busy(self, job: Job) -> str:
         """Which fire is in the way."""
@@ -312,10 +329,10 @@ class Scheduler:
         more = f", and {len(under) - 1} more wait" if len(under) > 1 else ""
         return f"the fire of {rfc3339(first.nominal_at_ms)} goes on ({what}){more}"
 
-    def _replace(self, job: Job, by: NewFire) -> None:
+    def _replace(self, by: Fire) -> None:
         """End all that is under way of a job: a newer fire takes its place."""
         reason = f"replaced by the fire of {rfc3339(by.nominal_at_ms)}"
-        for each in self._under.get(job.name, ()):
+        for each in self._under.get(by.job, ()):
             each.replaced = reason
             for task_id in (each.fire.task_id, each.fire.check_id):
                 if task_id is not None:
@@ -403,7 +420,8 @@ class Scheduler:
 
         async def store_it() -> Fire:
             new = self._agents.unattended(
-                config.agent, prompt, kind="cron", timeout_ms=config.timeout_ms,
+                config.agent, prompt, kind="cron",
+                timeout_ms=min(config.timeout_ms or _CHECK_MS, _CHECK_MS) if check else config.timeout_ms,
                 retries=0 if check else config.retries, principal=f"cron:{fire.job}", source=source,
                 labels={"cron": fire.job},
             )  # fmt: skip
@@ -473,17 +491,18 @@ class Scheduler:
         all) and ``fire_refused`` (another one goes on, and overlap is skip: the refusal is on record)."""
         job = self.jobs.need(name)
         self.jobs.runnable(job)
-        new = NewFire(self._plane.timers.clock.wall_ms(), "manual", "claimed")
-        under = self._under.get(name)
-        waits = bool(under) and job.config.overlap in ("queue", "replace")
-        if under and job.config.overlap == "skip":
-            new = new._replace(status="skipped", reason=self._busy(job))
-        elif under and job.config.overlap == "replace":
-            self._replace(job, new)
-        fire = await self._plane.writer.submit(store.take_by_hand, job, new, self._plane.owner)
-        if fire.status == "skipped":
-            raise FireRefused(f"cannot run {name} now: {fire.reason}, and its overlap is skip", job=name)
-        started = self._begin(fire, waits=waits)
+        async with self._deciding[name]:
+            new = NewFire(self._plane.timers.clock.wall_ms(), "manual", "claimed")
+            under = self._under.get(name)
+            waits = bool(under) and job.config.overlap in ("queue", "replace")
+            if under and job.config.overlap == "skip":
+                new = new._replace(status="skipped", reason=self._busy(job))
+            fire = await self._plane.writer.submit(store.take_by_hand, job, new, self._plane.owner)
+            if fire.status == "skipped":
+                raise FireRefused(f"cannot run {name} now: {fire.reason}, and its overlap is skip", job=name)
+            if job.config.overlap == "replace":
+                self._replace(fire)
+            started = self._begin(fire, waits=waits)
         if not waits and not job.config.precondition:
             await started.settled
         return started.fire

@@ -14,12 +14,14 @@ from pawl.values import duration_text, rfc3339
 _RECENT_MS = 86_400_000  # how long a missed or late fire is a finding
 
 
-async def last_of(reader: Reader, name: str) -> Fire | None:
-    """The newest fire of a job, by hand or not."""
-    found = [
-        Fire._make(row) for statement in (Q.last_fire, Q.last_manual) if (row := await reader.one(statement, (name,)))
-    ]
-    return max(found, key=lambda fire: fire.nominal_at_ms, default=None)
+async def last_fires(reader: Reader, name: str | None = None) -> dict[str, Fire]:
+    """The newest fire of each job, or of one, by schedule or by hand."""
+    rows = await (reader.all(Q.last_fires) if name is None else reader.all(Q.last_fires_of, (name,)))
+    newest: dict[str, Fire] = {}
+    for fire in map(Fire._make, rows):
+        if fire.job not in newest or fire.nominal_at_ms > newest[fire.job].nominal_at_ms:
+            newest[fire.job] = fire
+    return newest
 
 
 async def findings(scheduler: Scheduler, reader: Reader, now_ms: int) -> list[dict[str, str]]:
@@ -39,7 +41,7 @@ async def findings(scheduler: Scheduler, reader: Reader, now_ms: int) -> list[di
         elif job.next_at_ms is not None and now_ms - job.next_at_ms - jitter_ms(job.config) > LATE_MS:
             late = late_text(now_ms - job.next_at_ms)
             say("cron_late", job.name, f"its fire of {rfc3339(job.next_at_ms)} is {late} late and not started yet")
-    for fire in scheduler.under_way():
+    for fire in [Fire._make(row) for row in await reader.all(Q.open_fires)]:
         held = scheduler.jobs.get(fire.job)
         expected_ms = held.config.expected_duration_ms if held else None
         if expected_ms and fire.started_at_ms and now_ms - fire.started_at_ms > expected_ms:

@@ -76,12 +76,10 @@ class Jobs:
             raise CronJobNotFound(f"cannot find a job named {name!r}; there is {known}", name=name)
         return job
 
-    def line_of(self, name: str) -> int | None:
-        """Where the file declares a job."""
-        for index, job in enumerate(self._config().cron):
-            if job.name == name:
-                return self._config().line_of("cron", index)
-        return None
+    def lines(self) -> dict[str, int | None]:
+        """Where the file declares each job."""
+        config = self._config()
+        return {job.name: config.line_of("cron", index) for index, job in enumerate(config.cron)}
 
     def runnable(self, job: Job) -> None:
         """Raises ``cron_job_disabled`` where a job cannot run at all; one that is merely switched off can, by hand."""
@@ -153,17 +151,14 @@ class Jobs:
         async with self._changing:
             self.conflicts = {}
             declared = {job.name: job for job in self._config().cron}
-            for name, config in declared.items():
-                await self._reconcile(name, config, said)
-            for job in self.all():
-                if job.origin == "config" and job.name not in declared:
-                    await self._writer.submit(
-                        store.remove_job, job, tasks.DAEMON, "the file does not declare it any more"
-                    )
-                    del self._jobs[job.name]
-                    said["removed"].append(job.name)
-                elif job.origin == "runtime":
-                    await self._judge(job)
+            gone = [job for job in self.all() if job.origin == "config" and job.name not in declared]
+            added = [job for job in self.all() if job.origin == "runtime"]
+            # all at once: their commits are shared
+            await asyncio.gather(
+                *(self._reconcile(name, config, said) for name, config in declared.items()),
+                *(self._undeclare(job, said) for job in gone),
+                *(self._judge(job) for job in added),
+            )
         if any(said.values()):
             log.info("the declared jobs have changed", **said)
         return said
@@ -172,7 +167,7 @@ class Jobs:
         job = self._jobs.get(name)
         if job is not None and job.origin == "runtime":
             self.conflicts[name] = (
-                f"config.toml, line {self.line_of(name)}, declares a job of the name {name}, and one was added under "
+                f"config.toml, line {self.lines()[name]}, declares a job of the name {name}, and one was added under "
                 f"that name with `pawl cron add` (agent {job.config.agent}); the added one stays: rename or remove one"
             )
             said["conflicts"].append(name)
@@ -184,6 +179,11 @@ class Jobs:
             said["changed"].append(name)
         else:
             await self._judge(job)
+
+    async def _undeclare(self, job: Job, said: dict[str, list[str]]) -> None:
+        await self._writer.submit(store.remove_job, job, tasks.DAEMON, "the file does not declare it any more")
+        del self._jobs[job.name]
+        said["removed"].append(job.name)
 
     async def _judge(self, job: Job) -> None:
         """Whether a job that did not change can still run, or can again."""
@@ -282,7 +282,7 @@ class Jobs:
 
     def _declared(self, job: Job, what: str) -> CronJobDeclared:
         config = self._config()
-        line = self.line_of(job.name)
+        line = self.lines().get(job.name)
         return CronJobDeclared(
             f"cannot {what}: {job.name} is declared in {config.path or 'config.toml'}, line {line}; change it there, "
             "then `pawl config reload`",

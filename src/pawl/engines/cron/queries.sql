@@ -47,7 +47,9 @@ SELECT f.* FROM task t INDEXED BY task_cleanup JOIN cron_fire f ON f.task_id = t
 WHERE t.cleanup = 'pending' AND f.finished_at_ms IS NOT NULL;
 
 -- name: adopt
-UPDATE cron_fire SET owner_pid = :pid, owner_start = :start, owner_boot = :boot
+-- one without a task that is late by now is caught up
+UPDATE cron_fire SET owner_pid = :pid, owner_start = :start, owner_boot = :boot,
+  trigger = iif(:late AND manual = 0 AND task_id IS NULL, 'catch_up', trigger)
 WHERE seq = :seq AND status IN ('claimed', 'running') AND owner_pid = :old_pid AND owner_start = :old_start
   AND owner_boot = :old_boot RETURNING *;
 
@@ -95,17 +97,22 @@ SELECT f.*, t.output_sha256, t.output_bytes, t.stderr_sha256, t.stderr_bytes
 FROM cron_fire f LEFT JOIN task t ON t.id = f.task_id
 ORDER BY f.seq DESC LIMIT ?;
 
--- name: last_fire
-SELECT * FROM cron_fire WHERE job = ? AND manual = 0 ORDER BY nominal_at_ms DESC LIMIT 1;
+-- name: last_fires
+-- of each job the newest by schedule and the newest by hand
+SELECT f.* FROM cron_job j JOIN cron_fire f ON f.job = j.name AND f.seq IN (
+  (SELECT seq FROM cron_fire WHERE job = j.name AND manual = 0 ORDER BY nominal_at_ms DESC LIMIT 1),
+  (SELECT seq FROM cron_fire WHERE job = j.name AND manual = 1 ORDER BY nominal_at_ms DESC LIMIT 1));
 
--- name: last_manual
-SELECT * FROM cron_fire WHERE job = ? AND manual = 1 ORDER BY nominal_at_ms DESC LIMIT 1;
+-- name: last_fires_of
+SELECT f.* FROM cron_fire f WHERE f.seq IN (
+  (SELECT seq FROM cron_fire WHERE job = ?1 AND manual = 0 ORDER BY nominal_at_ms DESC LIMIT 1),
+  (SELECT seq FROM cron_fire WHERE job = ?1 AND manual = 1 ORDER BY nominal_at_ms DESC LIMIT 1));
 
 -- name: late_since
 SELECT job, status, sum(fires), max(nominal_at_ms) FROM cron_fire INDEXED BY cron_fire_late
 WHERE (status = 'missed' OR trigger = 'catch_up') AND recorded_at_ms >= ? GROUP BY job, status = 'missed';
 
--- name: completed_once
+-- name: completed_since
 SELECT count(*) FROM cron_fire WHERE job = ? AND manual = 0 AND status = 'completed' AND recorded_at_ms >= ?;
 
 -- name: oldest_kept

@@ -83,15 +83,12 @@ def take_by_hand(tx: Transaction, job: Job, fire: NewFire, owner: ProcessIdentit
     return stored
 
 
-def record(tx: Transaction, name: str, fires: list[NewFire], owner: ProcessIdentity) -> list[Fire]:
-    """Record fires beside the run of things."""
-    return [each for fire in fires if (each := _insert(tx, name, fire, owner)) is not None]
-
-
-def adopt(tx: Transaction, fire: Fire, owner: ProcessIdentity) -> Fire | None:
-    """Make the open fire of a dead daemon ours. None: it has ended, or somebody was quicker."""
+def adopt(tx: Transaction, fire: Fire, owner: ProcessIdentity, late: bool) -> Fire | None:
+    """Make the open fire of a dead daemon ours; where it has no task yet and is ``late``, as one that is caught up.
+    None: it has ended, or somebody was quicker."""
     values = _owner(owner) | {
-        "seq": fire.seq, "old_pid": fire.owner_pid, "old_start": fire.owner_start, "old_boot": fire.owner_boot,
+        "seq": fire.seq, "late": int(late),
+        "old_pid": fire.owner_pid, "old_start": fire.owner_start, "old_boot": fire.owner_boot,
     }  # fmt: skip
     row = tx.one(Q.adopt, values)
     return None if row is None else Fire._make(row)
