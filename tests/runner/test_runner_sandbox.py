@@ -620,6 +620,23 @@ def test_what_outlives_the_program_is_left_over_and_found(keeping: Make, tmp_pat
 
 
 @works
+def test_its_own_end_is_nothing_left_over(keeping: Make, tmp_path: Path) -> None:
+    """The sandbox's first process ends a moment after the program, and is not looked for."""
+
+    async def test() -> None:
+        async with keeping() as k:
+            made = box(tmp_path)
+            orders = [boxed(k, "exit 0", made) for _ in range(60)]
+            found = []
+            for order in orders:
+                await k.launch(order)
+                found.append((await k.end_of(order))[1])
+            assert found.count(True) == 0
+
+    run(test)
+
+
+@works
 def test_it_outlives_its_keeper(keeping: Make, tmp_path: Path, marker: str) -> None:
     """The keeper's death ends nothing in it."""
 

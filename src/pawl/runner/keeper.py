@@ -46,6 +46,9 @@ _ENDS_A_TURN = 256
 _READ_BYTES = 262_144
 _RETRY_MS = 500
 _DAEMONS_TURN_S = 10.0  # beyond the grace: how long a daemon has to end what it knows by its id
+# The first process of a sandbox ends a moment after the worker, which reports for it: no reason to search.
+_SANDBOX_END_S = 0.05
+_LOOK_MS = 2
 # What the system may take back: full, out of something, or a file system that comes back writable.
 _PASSING = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE,
@@ -55,9 +58,11 @@ _PASSING = {
 class Worker:
     """A living child that was launched by order."""
 
-    __slots__ = ("pid", "record", "spool", "start", "task")
+    __slots__ = ("pid", "record", "sandboxed", "spool", "start", "task", "until")
 
-    def __init__(self, task: str, spool: str, pid: int, start: str) -> None:
+    def __init__(self, task: str, spool: str, pid: int, start: str, sandboxed: bool) -> None:
+        self.sandboxed = sandboxed
+        self.until = 0.0  # monotonic seconds; what lives on of it until then is no leftover yet
         self.task = task
         self.spool = spool
         self.pid = pid
@@ -109,6 +114,8 @@ class Keeper:
     def sleep(self) -> None:
         """Until something happens; shortly, while something has to be tried again."""
         timeout = _RETRY_MS if self.stuck or self.unmarked or self.strays.doomed else None
+        if self.ended:
+            timeout = _LOOK_MS
         if self.more_ends or b"\n" in self.inbox:
             timeout = 0
         ready = [descriptor for descriptor, _ in self.poll.poll(timeout)]
@@ -181,7 +188,7 @@ class Keeper:
         except Exception as error:
             _complain_of_bug()
             return _refused(task, "launch_failed", f"cannot launch: {type(error).__name__}: {error}", None)
-        self.workers[pid] = Worker(task, order.spool, pid, start)
+        self.workers[pid] = Worker(task, order.spool, pid, start, bool(order.wrapper))
         if not marked:
             self.unmarked.add(pid)
         return {"op": "launched", "task": task, "pid": pid, "start": start, "boot_id": self.identity[2]}
@@ -245,20 +252,23 @@ class Keeper:
         self.stuck.discard(worker.pid)
         del self.workers[worker.pid]
         worker.record = record
+        if worker.sandboxed:
+            worker.until = time.monotonic() + _SANDBOX_END_S
         self.ended.append(worker)
 
     def report(self) -> None:
         """Tell the daemon, once the zombies are reaped: they would pass for members of their group."""
         children = kernel.own_thread_children()
         strays = self.look_for_strays(children or [])
-        while self.ended:
-            worker = self.ended[0]
+        for worker in list(self.ended):
             if children is None:
                 left = _group_lives(worker.pid)
             else:  # whatever it left has come to us, itself or with its parents: without strays there is nothing
                 left = bool(strays) and (_group_lives(worker.pid) or any(_is_of(pid, worker) for pid in strays))
+            if left and time.monotonic() < worker.until:
+                continue
             self.tell({"op": "exited", "task": worker.task, "record": worker.record, "leftovers": left})
-            del self.ended[0]
+            self.ended.remove(worker)
 
     def look_for_strays(self, children: list[int]) -> list[int]:
         """The orphans among our children. Dooms those that no living worker can have made."""
