@@ -49,7 +49,8 @@ def test_a_submission_is_stored_as_it_was_made(ledger: Ledger) -> None:
     new = new_task(
         priority=3, queue_timeout_ms=5_000, retries=2, cwd="/somewhere", env='{"A":"b"}', chain='["x"]', depth=1,
         parent_id="parent", goal_id="goal", labels='{"team":"red","size":"1"}', source='{"from":"here"}',
-        idempotency_key="key", request_sha256="body", inputs=(("b.txt", OUTPUT), ("a.txt", OTHER_OUTPUT)),
+        idempotency_key="key", key_scope="uid:1000", request_sha256="body",
+        inputs=(("b.txt", OUTPUT), ("a.txt", OTHER_OUTPUT)),
     )  # fmt: skip
 
     task, is_new = ledger(store.submit, new, None, 7)

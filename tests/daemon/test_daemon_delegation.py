@@ -434,6 +434,71 @@ def test_a_fan_out_with_a_key_is_taken_once(daemon: Daemon) -> None:
     assert len(rows.tasks(daemon.home)) == 2
 
 
+def test_a_key_stands_for_the_whole_fan_out(daemon: Daemon) -> None:
+    """Fewer agents, more, others or another order are another request, and so is one alone; none starts anything. A key
+    that looks like one of several is a key like any other."""
+    daemon.start()
+    both = daemon.call("task.fan_out", agents=["echo", "cat"], prompt="x", idempotency_key="k")
+    daemon.delegate("echo", "x", idempotency_key="alone")
+    for number in range(3):
+        daemon.delegate("echo", "by hand", idempotency_key=f"k#{number}")
+
+    for agents in (["echo", "cat", "sh"], ["echo"], ["cat", "echo"], ["echo", "echo"]):
+        with pytest.raises(Refused) as conflict:
+            daemon.call("task.fan_out", agents=agents, prompt="x", idempotency_key="k")
+        assert (conflict.value.code, conflict.value.exit) == ("idempotency_conflict", 5)
+    for key in ("k", "alone"):
+        with pytest.raises(Refused, match="idempotency_conflict"):
+            daemon.delegate("cat", "x", idempotency_key=key)
+    with pytest.raises(Refused, match="idempotency_conflict"):
+        daemon.call("task.fan_out", agents=["echo", "cat"], prompt="x", idempotency_key="alone")
+    daemon.kill()
+    daemon.start()
+    again = daemon.call("task.fan_out", agents=["echo", "cat"], prompt="x", idempotency_key="k")
+
+    assert [task["id"] for task in again] == [task["id"] for task in both]
+    assert {task["idempotency_key"] for task in both} == {"k"}
+    assert len(rows.tasks(daemon.home)) == 6
+
+
+def test_a_key_is_its_tasks_own(daemon: Daemon, ran: Ran) -> None:
+    """Two tasks of one agent use the same key for different work; each finds its own again, also after a restart."""
+    daemon.configure(TEAM + _ASKER)
+    daemon.start()
+    made = []
+    for number in range(2):
+        words = " ".join(daemon.pawl_words("delegate", "echo", f"work-{number}", "--idempotency-key", "step-1"))
+        script = f'{words}; echo up >> "$OUT"; {gate()}; {words}'
+        made.append(daemon.delegate("asker", script, env=ran.env)["id"])
+    until(lambda: len(ran.lines) == 2, "they never asked")
+    daemon.kill()
+    daemon.start()
+    ran.go()
+
+    assert [task["status"] for task in daemon.wait(*made)] == ["completed"] * 2
+    echoed = {task.parent_id: task for task in rows.tasks(daemon.home) if task.agent == "echo"}
+    for number, task_id in enumerate(made):
+        assert daemon.result(task_id).decode().split() == [echoed[task_id].id] * 2
+        assert echoed[task_id].prompt == f"work-{number}".encode()
+
+
+def test_no_two_tasks_ask_others_under_one_key(daemon: Daemon) -> None:
+    """What a program hands to services as its key is the operator's own, or is nobody else's."""
+    daemon.configure(TEAM)
+    daemon.start()
+    asked = [call("delegate", "sh", "--wait", 'echo "$PAWL_IDEMPOTENCY_KEY"', "--idempotency-key", "k")]
+
+    (one,), (other,) = (run(daemon, "lead", *asked) for _ in range(2))
+    both = daemon.call(
+        "task.fan_out", agents=["sh", "one"], prompt='echo "$PAWL_IDEMPOTENCY_KEY"', idempotency_key="k", wait=True
+    )
+    mine = daemon.delegate("sh", 'echo "$PAWL_IDEMPOTENCY_KEY"', idempotency_key="mine", wait=True)
+
+    keys = [one["out"].strip(), other["out"].strip(), *(daemon.result(task["id"]).decode().strip() for task in both)]
+    assert len(set(keys)) == 4
+    assert daemon.result(mine["id"]) == b"mine\n"
+
+
 def test_any_is_answered_by_the_first(daemon: Daemon, ran: Ran) -> None:
     daemon.start()
     slow = daemon.delegate("sh", gate(), env=ran.env)["id"]

@@ -60,6 +60,8 @@ class Task(NamedTuple):
     attempt: int
     retry_of: str | None
     idempotency_key: str | None
+    key_scope: str | None
+    key_place: int
     request_sha256: str | None
     creator: str | None
     chain: str
@@ -134,7 +136,9 @@ class PolicyText(NamedTuple):
 class NewTask(NamedTuple):
     """What an engine submits.
 
-    ``request_sha256`` is the digest of the body that an idempotency key stands for. ``asked_by``: the running task that
+    ``request_sha256`` is the digest of the body that an idempotency key stands for, ``key_place`` its place (from 1)
+    among several that were asked for at once. ``key_scope``: whose key it is; without it its creator's, or of a
+    sub-agent its parent's. ``asked_by``: the running task that
     asks for it from inside, which pays ``actions`` of its budget; None for the operator's own. ``policy``: digest and
     text of the effective policy. ``why``: the gates it passed, for the audit log.
     """
@@ -161,6 +165,8 @@ class NewTask(NamedTuple):
     labels: str = "{}"
     source: str = "{}"
     idempotency_key: str | None = None
+    key_scope: str | None = None
+    key_place: int = 0
     request_sha256: str | None = None
     inputs: tuple[tuple[str, Artifact], ...] = ()
     attempt: int = 1
@@ -168,6 +174,11 @@ class NewTask(NamedTuple):
     asked_by: str | None = None
     actions: int = 0
     why: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def whose_key(self) -> str | None:
+        """Among whose keys its own stands; None where it has none."""
+        return None if self.idempotency_key is None else self.key_scope or self.creator or self.parent_id
 
 
 class Outcome(NamedTuple):

@@ -5,10 +5,10 @@
 INSERT INTO task (
   id, kind, agent, status, priority, created_at_ms, queue_deadline_ms, started_at_ms, heartbeat_at_ms,
   heartbeat_mono_ms, deadline_at_ms, deadline_mono_ms, timeout_ms, retries_left, attempt, retry_of, idempotency_key,
-  request_sha256, creator, chain, depth, principal, parent_id, mode, policy_sha256, budget_id, goal_id, labels,
+  key_scope, key_place, request_sha256, creator, chain, depth, principal, parent_id, mode, policy_sha256, budget_id, goal_id, labels,
   source, prompt, cwd, env, inputs, owner_pid, owner_start, owner_boot
 ) VALUES (
-  ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+  ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 ) RETURNING *;
 
 -- name: insert_policy
@@ -42,7 +42,8 @@ SELECT status FROM task WHERE id = ?;
 SELECT id FROM task WHERE id >= ? AND id < ? ORDER BY id LIMIT 6;
 
 -- name: by_key
-SELECT * FROM task WHERE coalesce(creator, parent_id) = ? AND idempotency_key = ?;
+-- all that were asked for with it, in the order in which they were
+SELECT * FROM task WHERE key_scope = ? AND idempotency_key = ? ORDER BY key_place;
 
 -- name: retry_of
 SELECT id FROM task WHERE retry_of = ?;

@@ -52,10 +52,27 @@ def submit(tx: Transaction, new: NewTask, owner: ProcessIdentity | None, mono_ms
 
     Raises ``idempotency_conflict``; where a task asked for it, ``caller_ended`` and what ``budget.charge`` raises.
     """
-    if new.idempotency_key is not None:
-        row = tx.one(Q.by_key, (new.creator or new.parent_id, new.idempotency_key))
-        if row is not None:
-            return Submitted(same_request(Task._make(row), new.idempotency_key, new.request_sha256), False)
+    return submit_all(tx, [(new, owner)], mono_ms)[0]
+
+
+def submit_all(
+    tx: Transaction, tasks: list[tuple[NewTask, ProcessIdentity | None]], mono_ms: int, also: Also | None = None
+) -> list[Submitted]:
+    """Store the tasks of one request and what belongs to them, or nothing. An idempotency key is that of the whole
+    request."""
+    first = tasks[0][0]
+    if first.idempotency_key is not None:
+        rows = tx.execute(Q.by_key, (first.whose_key, first.idempotency_key)).fetchall()
+        if rows:
+            before = same_request(rows, first.idempotency_key, [new.request_sha256 for new, _ in tasks])
+            return [Submitted(task, False) for task in before]
+    stored = [_submit(tx, new, owner, mono_ms) for new, owner in tasks]
+    if also is not None:
+        also(tx, stored)
+    return stored
+
+
+def _submit(tx: Transaction, new: NewTask, owner: ProcessIdentity | None, mono_ms: int) -> Submitted:
     deadline: tuple[int | None, int | None] = (None, None)
     if new.asked_by is not None:
         deadline = _caller_runs(tx, new)
@@ -72,16 +89,6 @@ def submit(tx: Transaction, new: NewTask, owner: ProcessIdentity | None, mono_ms
         | ({"gates": new.why} if new.why else {}),
     )  # fmt: skip
     return Submitted(task, True)
-
-
-def submit_all(
-    tx: Transaction, tasks: list[tuple[NewTask, ProcessIdentity | None]], mono_ms: int, also: Also | None = None
-) -> list[Submitted]:
-    """Store several tasks and what belongs to them, or nothing."""
-    stored = [submit(tx, new, owner, mono_ms) for new, owner in tasks]
-    if also is not None:
-        also(tx, stored)
-    return stored
 
 
 def refuse(tx: Transaction, task_id: str, message: str, details: dict[str, Any]) -> None:
@@ -368,9 +375,9 @@ def _insert(
             started, now if beats else None, mono_ms if beats else None,
             _sooner(now + new.timeout_ms, deadline[0]) if owner else None,
             _sooner(mono_ms + new.timeout_ms, deadline[1]) if owner else None,
-            new.timeout_ms, new.retries, new.attempt, new.retry_of, new.idempotency_key, new.request_sha256,
-            new.creator, new.chain, new.depth, new.principal, new.parent_id, new.mode,
-            new.policy and new.policy.sha256, new.budget_id or new.id, new.goal_id, new.labels, new.source,
+            new.timeout_ms, new.retries, new.attempt, new.retry_of, new.idempotency_key, new.whose_key,
+            new.key_place, new.request_sha256, new.creator, new.chain, new.depth, new.principal, new.parent_id,
+            new.mode, new.policy and new.policy.sha256, new.budget_id or new.id, new.goal_id, new.labels, new.source,
             new.prompt, new.cwd, new.env, len(new.inputs), pid, start, boot,
         ),
     )  # fmt: skip
@@ -403,7 +410,7 @@ def _retry(tx: Transaction, task: Task) -> Task | None:
         queue_timeout_ms=None if task.queue_deadline_ms is None else task.queue_deadline_ms - task.created_at_ms,
         inputs=tuple((name, Artifact(*rest)) for name, *rest in tx.execute(Q.inputs, (task.seq,))),
     )  # fmt: skip
-    return submit(tx, new, None, 0).task
+    return _submit(tx, new, None, 0).task
 
 
 def _policy_of(tx: Transaction, task: Task) -> PolicyText | None:
@@ -412,14 +419,16 @@ def _policy_of(tx: Transaction, task: Task) -> PolicyText | None:
     return PolicyText(task.policy_sha256, tx.one(Q.policy, (task.policy_sha256,))[0])
 
 
-def same_request(task: Task, key: str, request_sha256: str | None) -> Task:
-    """The task that has this idempotency key already. Raises ``idempotency_conflict`` where it was another request."""
-    if task.request_sha256 != request_sha256:
+def same_request(rows: list[Any], key: str, digests: list[str | None]) -> list[Task]:
+    """The tasks that have this idempotency key already. Raises ``idempotency_conflict`` where that was another request:
+    for somebody else, for fewer or for more."""
+    tasks = [Task._make(row) for row in rows]
+    if [task.request_sha256 for task in tasks] != digests:
         raise IdempotencyConflict(
-            f"cannot use the idempotency key {key!r} again: task {task.id} has it with another request",
-            task_id=task.id, idempotency_key=key,
+            f"cannot use the idempotency key {key!r} again: task {tasks[0].id} has it with another request",
+            task_id=tasks[0].id, idempotency_key=key,
         )  # fmt: skip
-    return task
+    return tasks
 
 
 def _lost_to(tx: Transaction, task_id: str) -> Ended:

@@ -96,6 +96,8 @@ CREATE TABLE "task" (
   attempt           INTEGER NOT NULL DEFAULT 1,
   retry_of          TEXT    REFERENCES task (id) ON DELETE SET NULL,
   idempotency_key   TEXT,
+  key_scope         TEXT,              -- whose key it is: the operator's, or the first attempt's of the task that asked
+  key_place         INTEGER NOT NULL DEFAULT 0,  -- from 1 on among several that were asked for at once; else 0
   request_sha256    TEXT,
   creator           TEXT,              -- absent for sub-agents, and in rows older than creators
   chain             TEXT    NOT NULL DEFAULT '[]',
@@ -150,6 +152,8 @@ CREATE TABLE "task" (
     CHECK (status NOT IN ('failed', 'timed_out', 'lost') OR (error_code IS NOT NULL AND error_message IS NOT NULL)),
   CONSTRAINT "an output is named by digest and size"
     CHECK ((output_sha256 IS NULL) = (output_bytes IS NULL) AND (stderr_sha256 IS NULL) = (stderr_bytes IS NULL)),
+  CONSTRAINT "a key belongs to somebody"
+    CHECK ((idempotency_key IS NULL) = (key_scope IS NULL)),
   CONSTRAINT "a digest is 64 characters"
     CHECK (coalesce(length(output_sha256), 64) = 64 AND coalesce(length(stderr_sha256), 64) = 64),
   CONSTRAINT "only an ended task is cleaned up after"
@@ -172,7 +176,7 @@ CREATE INDEX task_running ON task (seq) WHERE status = 'running';
 
 CREATE INDEX task_cleanup ON task (seq) WHERE cleanup = 'pending';
 
-CREATE UNIQUE INDEX task_idempotency ON task (coalesce(creator, parent_id), idempotency_key)
+CREATE UNIQUE INDEX task_idempotency ON task (key_scope, idempotency_key, key_place)
 WHERE idempotency_key IS NOT NULL;
 
 CREATE UNIQUE INDEX task_retry ON task (retry_of) WHERE retry_of IS NOT NULL;

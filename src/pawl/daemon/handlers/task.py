@@ -52,7 +52,7 @@ async def fan_out(app: App, call: Call, params: messages.FanOut) -> list[dict[st
     """The same work for several agents: all are taken, or none is."""
     app.refuse_when_stopping()
     requests = [
-        _request(params, agent, at if len(params.agents) > 1 else None) for at, agent in enumerate(params.agents)
+        _request(params, agent, at + 1 if len(params.agents) > 1 else 0) for at, agent in enumerate(params.agents)
     ]
     tasks = [done.task for done in await app.delegation.fan_out(requests, call.caller)]
     if params.wait:
@@ -355,9 +355,7 @@ def _itself(caller: Caller, command: str, does: str) -> Task:
     return caller.task
 
 
-def _request(params: messages.Work, agent: str, place: int | None = None) -> Request:
-    """``place``: among several that were asked for at once; each has a key of its own then."""
-    key = params.idempotency_key
+def _request(params: messages.Work, agent: str, place: int = 0) -> Request:
     return Request(
         agent=agent,
         prompt=_prompt(params),
@@ -368,7 +366,8 @@ def _request(params: messages.Work, agent: str, place: int | None = None) -> Req
         cwd=params.cwd,
         caller_cwd=params.caller_cwd,
         env=params.env,
-        idempotency_key=key if key is None or place is None else f"{key}#{place}",
+        idempotency_key=params.idempotency_key,
+        place=place,
         parent_id=params.parent,
         labels=params.labels,
         inputs=tuple(params.inputs),

@@ -74,11 +74,9 @@ class Delegation:
     async def fan_out(self, requests: Sequence[Request], caller: Caller) -> list[Submitted]:
         """The same for several requests, in order: all are taken, or none is."""
         parents = [await self._parent(request, caller) for request in requests]
-        before = [
-            await self._taken_before(request, caller, parent) for request, parent in zip(requests, parents, strict=True)
-        ]
-        if all(before):
-            return [done for done in before if done is not None]
+        before = await self._taken_before(requests, caller, parents)
+        if before:
+            return before
         actions = sum(request.actions for request in requests)
         policy = await self._policy_of_caller(caller)
         admitted = []
@@ -100,9 +98,9 @@ class Delegation:
         Raises ``inside_only``, ``spawn_nested``, ``spawn_denied``, ``policy_widens``, and what ``delegate`` does.
         """
         if caller.task is not None and request.request_key is not None:
-            before = await self._by_key(caller.task.id, request.request_key, _spawn_digest(request))
-            if before is not None:
-                return before
+            before = await self._by_key(caller.task.id, request.request_key, [_spawn_digest(request)])
+            if before:
+                return before[0]
         policy = await self._policy_of_caller(caller)
         try:
             admission = await self._admitting().spawn(request, caller, policy)
@@ -112,17 +110,23 @@ class Delegation:
         assert caller.task is not None
         return (await self._submit([self._new_subagent(request, caller.task, caller.depth, admission)], caller))[0]
 
-    async def _taken_before(self, request: Request, caller: Caller, parent_id: str | None) -> Submitted | None:
+    async def _taken_before(
+        self, requests: Sequence[Request], caller: Caller, parents: list[str | None]
+    ) -> list[Submitted]:
         """What an idempotency key brings back: asked first, since a repetition passes no gate and costs nothing."""
-        key = request.idempotency_key
-        if key is None or await self._plane.reader.one(Q.by_key, (caller.creator, key)) is None:
-            return None
-        inputs = await self._take_inputs(request, caller, await self._policy_of_caller(caller))
-        return await self._by_key(caller.creator, key, _digest(request, None if caller.task else parent_id, inputs))
+        key = requests[0].idempotency_key
+        if key is None or not await self._plane.reader.all(Q.by_key, (caller.key_scope, key)):
+            return []
+        policy = await self._policy_of_caller(caller)
+        digests: list[str | None] = []
+        for request, parent_id in zip(requests, parents, strict=True):
+            inputs = await self._take_inputs(request, caller, policy)
+            digests.append(_digest(request, None if caller.task else parent_id, inputs))
+        return await self._by_key(caller.key_scope, key, digests)
 
-    async def _by_key(self, whose: str, key: str, request_sha256: str) -> Submitted | None:
-        row = await self._plane.reader.one(Q.by_key, (whose, key))
-        return None if row is None else Submitted(store.same_request(Task._make(row), key, request_sha256), False)
+    async def _by_key(self, whose: str, key: str, digests: list[str | None]) -> list[Submitted]:
+        rows = await self._plane.reader.all(Q.by_key, (whose, key))
+        return [Submitted(task, False) for task in store.same_request(rows, key, digests)] if rows else []
 
     async def _submit(self, new: list[NewTask], caller: Caller) -> list[Submitted]:
         try:
@@ -316,7 +320,7 @@ class Delegation:
         """The key of the request that a retry belongs to: the first attempt's."""
         first = task.budget_id or task.id
         row = await self._plane.reader.one(Q.by_id, (first,))
-        return first if row is None else Task._make(row).idempotency_key or first
+        return first if row is None else program.key_of(Task._make(row))
 
     def slots_of(self, agent: str) -> int | None:
         """How many tasks of an agent may run at once, by its own setting."""
@@ -383,6 +387,8 @@ class Delegation:
             labels=json.dumps(request.labels) if request.labels else "{}",
             source=json.dumps(request.source) if request.source else "{}",
             idempotency_key=request.idempotency_key,
+            key_scope=caller.key_scope,
+            key_place=request.place,
             request_sha256=_digest(request, None if caller.task else parent_id, inputs)
             if request.idempotency_key
             else None,
@@ -415,6 +421,7 @@ class Delegation:
             policy=self._stored(admission.policy.policy),
             source=json.dumps(request.source) if request.source else "{}",
             idempotency_key=request.request_key,
+            key_scope=parent.id,
             request_sha256=_spawn_digest(request) if request.request_key else None,
             asked_by=parent.id,
             actions=1,

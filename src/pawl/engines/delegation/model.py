@@ -29,13 +29,22 @@ class Caller(NamedTuple):
         return f"task:{self.task.id}" if self.task else self.principal
 
     @property
+    def key_scope(self) -> str:
+        """Among whose idempotency keys its own stand: the operator's, or those of the calling task and its other
+        attempts, which ask for the same again."""
+        return OPERATOR if self.task is None else self.task.budget_id or self.task.id
+
+    @property
     def viewer(self) -> str | None:
         """For whom tasks are looked up: an agent's alias, or None for the operator, who sees everything."""
         return self.creator if self.task else None
 
 
 class Request(NamedTuple):
-    """A request to delegate, checked for its form. Durations in milliseconds; None asks for the default."""
+    """A request to delegate, checked for its form. Durations in milliseconds; None asks for the default.
+
+    ``place``: from 1 on among several that are asked for at once, else 0.
+    """
 
     agent: str
     prompt: bytes
@@ -47,6 +56,7 @@ class Request(NamedTuple):
     caller_cwd: str | None
     env: dict[str, str]
     idempotency_key: str | None
+    place: int
     parent_id: str | None
     labels: dict[str, str]
     inputs: tuple[str, ...]

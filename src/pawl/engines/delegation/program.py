@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pawl.config import AgentConfig
 from pawl.config.agents import PLACEHOLDER
 from pawl.control_plane.model import Task
+from pawl.engines.delegation.model import OPERATOR
 from pawl.home import Home
 from pawl.policy import Policy
 from pawl.runner.launcher import Limits
@@ -55,7 +56,7 @@ def environment(
         PAWL_TASK_ID=task.id,
         PAWL_AGENT=task.agent,
         PAWL_DEPTH=str(task.depth),
-        PAWL_IDEMPOTENCY_KEY=task.idempotency_key or task.id,
+        PAWL_IDEMPOTENCY_KEY=key_of(task),
         PAWL_TASK_DIR=spool.files,
         PAWL_WORKSPACE=policy.workspace or cwd,
     )
@@ -68,6 +69,13 @@ def environment(
     if agent.model is not None:
         found["PAWL_MODEL"] = agent.model
     return found
+
+
+def key_of(task: Task) -> str:
+    """Under which key a program may ask others for something once: that of its request where no other work can have it
+    too. What tasks choose are keys within their own work, and several that were asked for at once share one."""
+    own = task.idempotency_key if task.key_scope == OPERATOR and task.key_place == 0 else None
+    return own or task.id
 
 
 def limits(policy: Policy) -> Limits | None:

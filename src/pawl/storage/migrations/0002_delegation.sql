@@ -28,6 +28,8 @@ CREATE TABLE task_new (
   attempt           INTEGER NOT NULL DEFAULT 1,
   retry_of          TEXT    REFERENCES task (id) ON DELETE SET NULL,
   idempotency_key   TEXT,
+  key_scope         TEXT,              -- whose key it is: the operator's, or the first attempt's of the task that asked
+  key_place         INTEGER NOT NULL DEFAULT 0,  -- from 1 on among several that were asked for at once; else 0
   request_sha256    TEXT,
   creator           TEXT,              -- absent for sub-agents, and in rows older than creators
   chain             TEXT    NOT NULL DEFAULT '[]',
@@ -82,6 +84,8 @@ CREATE TABLE task_new (
     CHECK (status NOT IN ('failed', 'timed_out', 'lost') OR (error_code IS NOT NULL AND error_message IS NOT NULL)),
   CONSTRAINT "an output is named by digest and size"
     CHECK ((output_sha256 IS NULL) = (output_bytes IS NULL) AND (stderr_sha256 IS NULL) = (stderr_bytes IS NULL)),
+  CONSTRAINT "a key belongs to somebody"
+    CHECK ((idempotency_key IS NULL) = (key_scope IS NULL)),
   CONSTRAINT "a digest is 64 characters"
     CHECK (coalesce(length(output_sha256), 64) = 64 AND coalesce(length(stderr_sha256), 64) = 64),
   CONSTRAINT "only an ended task is cleaned up after"
@@ -99,7 +103,7 @@ CREATE TABLE task_new (
 INSERT INTO task_new (
   seq, id, kind, agent, status, priority, created_at_ms, queue_deadline_ms, started_at_ms, finished_at_ms,
   heartbeat_at_ms, heartbeat_mono_ms, deadline_at_ms, deadline_mono_ms, timeout_ms, retries_left, attempt, retry_of,
-  idempotency_key, request_sha256, creator, chain, depth, principal, parent_id, goal_id, labels, source, prompt,
+  idempotency_key, key_scope, request_sha256, creator, chain, depth, principal, parent_id, goal_id, labels, source, prompt,
   cwd, env, inputs, owner_pid, owner_start, owner_boot, worker_pid, worker_start, worker_boot, exit_code, signal,
   error_code, error_message, output_sha256, output_bytes, stderr_sha256, stderr_bytes, truncated, cleanup,
   cleanup_report, usage, delivered, budget_id
@@ -107,7 +111,7 @@ INSERT INTO task_new (
 SELECT
   seq, id, kind, agent, status, priority, created_at_ms, queue_deadline_ms, started_at_ms, finished_at_ms,
   heartbeat_at_ms, heartbeat_mono_ms, deadline_at_ms, deadline_mono_ms, timeout_ms, retries_left, attempt, retry_of,
-  idempotency_key, request_sha256, creator, chain, depth, principal, parent_id, goal_id, labels, source, prompt,
+  idempotency_key, iif(idempotency_key IS NULL, NULL, creator), request_sha256, creator, chain, depth, principal, parent_id, goal_id, labels, source, prompt,
   cwd, env, inputs, owner_pid, owner_start, owner_boot, worker_pid, worker_start, worker_boot, exit_code, signal,
   error_code, error_message, output_sha256, output_bytes, stderr_sha256, stderr_bytes, truncated, cleanup,
   cleanup_report, usage, delivered, id
@@ -121,7 +125,7 @@ CREATE INDEX task_queued ON task (agent, priority DESC, seq) WHERE status = 'que
 CREATE INDEX task_queue_deadline ON task (queue_deadline_ms) WHERE status = 'queued' AND queue_deadline_ms IS NOT NULL;
 CREATE INDEX task_running ON task (seq) WHERE status = 'running';
 CREATE INDEX task_cleanup ON task (seq) WHERE cleanup = 'pending';
-CREATE UNIQUE INDEX task_idempotency ON task (coalesce(creator, parent_id), idempotency_key)
+CREATE UNIQUE INDEX task_idempotency ON task (key_scope, idempotency_key, key_place)
 WHERE idempotency_key IS NOT NULL;
 CREATE UNIQUE INDEX task_retry ON task (retry_of) WHERE retry_of IS NOT NULL;
 CREATE INDEX task_parent ON task (parent_id) WHERE parent_id IS NOT NULL;
