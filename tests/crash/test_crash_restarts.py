@@ -94,6 +94,7 @@ def test_retries_go_on_after_a_crash(daemon: Daemon, ran: Ran) -> None:
     first = daemon.delegate("sh", 'echo ran >> "$OUT"; exit 3', env=ran.env, retries=2)["id"]
     until(lambda: len(rows.tasks(daemon.home)) == 3 and rows.tasks(daemon.home)[-1].ended, "it was not tried again")
     assert len(ran.lines) == 3
+    daemon.wait_one(rows.tasks(daemon.home)[-1].id)  # all of it is over: the failpoint is for the next chain
     daemon.bend(failpoints="settle.after_commit=kill")
     with pytest.raises(ConnectionError):
         daemon.delegate("sh", 'echo ran >> "$OUT"; exit 3', env=ran.env, retries=2, wait=True)
