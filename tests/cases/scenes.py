@@ -153,4 +153,5 @@ def wrote(daemon: Daemon, task_id: str, text: bytes) -> None:
 
 def stripped(task: dict[str, Any]) -> dict[str, Any]:
     """A task without what a cancel adds to its answer."""
-    return {key: value for key, value in task.items() if key not in {"outcome", "ended_below", "living_below"}}
+    below = {f"{which}_below{more}" for which in ("ended", "living") for more in ("", "_more")}
+    return {key: value for key, value in task.items() if key not in {"outcome", *below}}
