@@ -20,7 +20,7 @@ from pawl.config.lines import Origin
 from pawl.control_plane import store as tasks
 from pawl.engines.cron import store
 from pawl.engines.cron.due import NOTHING, OnRecord, next_free
-from pawl.engines.cron.model import Job, definition_of, plan_of, timing, zone_name
+from pawl.engines.cron.model import Job, definition_of, plan_of, seen_by, timing, zone_name
 from pawl.engines.cron.store import Q
 from pawl.errors import (
     CronJobDeclared,
@@ -120,10 +120,11 @@ class Jobs:
             now_ms = self._now()
             if job.next_at_ms is None or job.next_at_ms <= now_ms:
                 return
-            plan = plan_of(job.config, job.first_seen_ms)
+            first_seen_ms = seen_by(job.config, job.first_seen_ms, now_ms)
+            plan = plan_of(job.config, first_seen_ms)
             sooner = next_free(plan, now_ms, await self.on_record(job, now_ms))
             if sooner is not None and sooner < job.next_at_ms:
-                values = job._asdict() | {"next_at_ms": sooner}
+                values = job._asdict() | {"next_at_ms": sooner, "first_seen_ms": first_seen_ms}
                 await self._store(job, values, tasks.DAEMON, "rescheduled")
 
     async def has_run(self, job: Job) -> None:
@@ -316,7 +317,8 @@ class Jobs:
             if job is not None and same and job.next_at_ms is not None:
                 next_at_ms = job.next_at_ms
             else:
-                plan = plan_of(config, first_seen_ms)
+                made = made._replace(first_seen_ms=seen_by(config, first_seen_ms, now_ms))
+                plan = plan_of(config, made.first_seen_ms)
                 next_at_ms = next_free(plan, now_ms, await self._all_on_record(config.name, now_ms, made.pruned_ms))
                 if next_at_ms is None:
                     made = made._replace(finished=1, disabled_reason="its instant had passed when it was first seen")

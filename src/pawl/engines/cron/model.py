@@ -149,6 +149,15 @@ def plan_of(config: CronConfig, first_seen_ms: int) -> Schedule:
     return schedule.at(config.at, where)
 
 
+def seen_by(config: CronConfig, first_seen_ms: int, now_ms: int) -> int:
+    """When a job was first seen, by a clock that may have been set back since: then whole periods earlier, so that it
+    keeps its beat and does not wait until the old time comes again."""
+    if config.every is None or first_seen_ms <= now_ms:
+        return first_seen_ms
+    period_ms = schedule.every(config.every, 0).period_ms
+    return first_seen_ms - -(-(first_seen_ms - now_ms) // period_ms) * period_ms
+
+
 @lru_cache(maxsize=4096)
 def _cron(text: str, where: ZoneInfo) -> schedule.Cron:
     return schedule.Cron(text, where)
