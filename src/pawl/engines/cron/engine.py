@@ -108,7 +108,7 @@ class Scheduler:
         self._apart_ms = clock.wall_ms() - clock.monotonic_ms()
         await self._take_over([Fire._make(row) for row in await self._plane.reader.all(Q.open_fires)])
         for row in await self._plane.reader.all(Q.unclean_fires):
-            self._begin(Fire._make(row), waits=False)
+            self._begin(Fire._make(row))
         self._started = True
         self._unseen = {job.name for job in self.jobs.all()}
         for name in self._unseen:
@@ -138,7 +138,7 @@ class Scheduler:
                 continue
             why = self._not_any_more(fire) if fire.task_id is None else None
             if why is None:
-                self._begin(fire, waits=True)
+                self._begin(fire)
             else:
                 await writer.submit(store.close, fire, "missed", why)
 
@@ -258,7 +258,7 @@ class Scheduler:
 
     async def _record(self, job: Job, due: Due) -> None:
         """Store what is due of a job, with its next fire, and begin what is to run."""
-        fires, waits, replaces = self._overlap(job, due)
+        fires = self._overlap(job, due)
         failpoints.hit("cron.before_claim")
         taken = await self._plane.writer.submit(store.take, job, fires, due.next_at_ms, self._plane.owner)
         if taken is None:
@@ -268,9 +268,7 @@ class Scheduler:
         stored, recorded = taken
         for fire in recorded:
             if fire.status in OPEN:
-                if replaces:
-                    self._replace(fire)
-                self._begin(fire, waits=fire.nominal_at_ms in waits)
+                self._begin(fire)
         await self._after(stored, due, recorded)
 
     async def _due(self, job: Job, now_ms: int) -> Due:
@@ -297,14 +295,12 @@ class Scheduler:
 
     # --- overlap ----------------------------------------------------------------------------------------------------
 
-    def _overlap(self, job: Job, due: Due) -> tuple[list[NewFire], set[int], bool]:
-        """What of a job's due fires is recorded as what; which of them wait for those before them; and whether each
-        replaces those."""
+    def _overlap(self, job: Job, due: Due) -> list[NewFire]:
+        """What of a job's due fires is recorded as what, and how each treats those before it."""
         fires = due.records
         if job.one_shot and job.config.catch_up == "skip":
             fires = [fire._replace(status="skipped") for fire in fires]
         fires = list(fires)
-        waits: set[int] = set()
         under = len(self._under.get(job.name, ()))
         sequence = any(fire.trigger == "catch_up" for fire in due.runs)
         verdict = "queue" if sequence else job.config.overlap
@@ -313,11 +309,10 @@ class Scheduler:
             if under and full:
                 fires.append(fire._replace(status="skipped", reason=self._busy(job)))
                 continue
-            if under and verdict != "allow":
-                waits.add(fire.nominal_at_ms)
-            fires.append(fire)
+            waits = verdict if under and verdict != "allow" else None
+            fires.append(fire._replace(waits=waits))
             under += 1
-        return fires, waits, verdict == "replace"
+        return fires
 
     def _busy(self, job: Job) -> str:
         """Which fire is in the way."""
@@ -331,7 +326,7 @@ class Scheduler:
 
     def _replace(self, by: Fire) -> None:
         """End all that is under way of a job: a newer fire takes its place."""
-        reason = f"replaced by the fire of {rfc3339(by.nominal_at_ms)}"
+        reason = store.replaced_by(by.nominal_at_ms)
         for each in self._under.get(by.job, ()):
             each.replaced = reason
             for task_id in (each.fire.task_id, each.fire.check_id):
@@ -345,9 +340,11 @@ class Scheduler:
 
     # --- the life of a fire -----------------------------------------------------------------------------------------
 
-    def _begin(self, fire: Fire, *, waits: bool) -> Under:
+    def _begin(self, fire: Fire) -> Under:
         fires = self._under.setdefault(fire.job, [])
-        under = Under(fire, [each.over for each in fires] if waits else [])
+        if fire.waits == "replace" and fire.task_id is None:
+            self._replace(fire)
+        under = Under(fire, [each.over for each in fires] if fire.waits else [])
         fires.append(under)
         self._spawn(self._drive(under))
         return under
@@ -358,6 +355,9 @@ class Scheduler:
             if under.fire.task_id is not None or await self._start(under):
                 _resolve(under.settled)
                 await self._see_end(under)
+        except Exception as error:  # a bug: what has a task ends with it all the same
+            log.error("the driver of a fire died", job=under.fire.job, fire=under.fire.seq, exc_info=error)
+            await self._close(under, "failed", f"a bug in the daemon: {error!r}")
         finally:
             fires = self._under[under.fire.job]
             fires.remove(under)
@@ -494,16 +494,15 @@ class Scheduler:
         async with self._deciding[name]:
             new = NewFire(self._plane.timers.clock.wall_ms(), "manual", "claimed")
             under = self._under.get(name)
-            waits = bool(under) and job.config.overlap in ("queue", "replace")
             if under and job.config.overlap == "skip":
                 new = new._replace(status="skipped", reason=self._busy(job))
+            elif under and job.config.overlap != "allow":
+                new = new._replace(waits=job.config.overlap)
             fire = await self._plane.writer.submit(store.take_by_hand, job, new, self._plane.owner)
             if fire.status == "skipped":
                 raise FireRefused(f"cannot run {name} now: {fire.reason}, and its overlap is skip", job=name)
-            if job.config.overlap == "replace":
-                self._replace(fire)
-            started = self._begin(fire, waits=waits)
-        if not waits and not job.config.precondition:
+            started = self._begin(fire)
+        if not fire.waits and not job.config.precondition:
             await started.settled
         return started.fire
 

@@ -35,6 +35,7 @@ from pawl.timers import Timers
 from pawl.values import rfc3339
 
 log = logger("cron")
+_DEFINITION_MAX = 256 * 1024  # bytes of an added job, as it is stored
 
 
 class Jobs:
@@ -267,6 +268,12 @@ class Jobs:
             raise InvalidValue(
                 f"cannot use {fault.path or 'the job'}: {fault.message}", field=fault.path or None
             ) from None
+        if len(definition_of(config)) > _DEFINITION_MAX:
+            raise InvalidValue(
+                f"cannot use a job of more than {_DEFINITION_MAX // 1024} KiB: put a long prompt into a file that the "
+                "agent reads",
+                field="prompt",
+            )  # fmt: skip
         self._config().agent(config.agent)  # raises agent_not_found
         plan = plan_of(config, self._now())
         if plan.after(self._now()) is None and config.at is None:

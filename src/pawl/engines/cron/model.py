@@ -88,6 +88,7 @@ class Fire(NamedTuple):
     fires: int
     until_at_ms: int | None
     recorded_at_ms: int
+    waits: str | None
     owner_pid: int | None
     owner_start: str | None
     owner_boot: str | None
@@ -114,6 +115,7 @@ class NewFire(NamedTuple):
     reason: str | None = None
     fires: int = 1
     until_at_ms: int | None = None
+    waits: str | None = None
 
 
 def definition_of(config: CronConfig) -> str:

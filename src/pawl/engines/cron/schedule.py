@@ -241,6 +241,12 @@ def at(text: str, where: ZoneInfo) -> At:
             "zone's own time",
             value=text, field="at",
         ) from None  # fmt: skip
+    if not zones.YEARS[0] <= found.year <= zones.YEARS[1]:
+        raise InvalidValue(
+            f"cannot use the instant {text!r}: write a year from {zones.YEARS[0]} to {zones.YEARS[1]}",
+            value=text,
+            field="at",
+        )
     if found.tzinfo is not None:
         return At(round(found.timestamp() * 1000))
     offset = found.replace(tzinfo=where, fold=0).utcoffset()
