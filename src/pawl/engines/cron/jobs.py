@@ -21,6 +21,7 @@ from pawl.control_plane import store as tasks
 from pawl.engines.cron import store
 from pawl.engines.cron.due import NOTHING, OnRecord, next_free
 from pawl.engines.cron.model import Job, definition_of, plan_of, seen_by, timing, zone_name
+from pawl.engines.cron.soundness import unsound
 from pawl.engines.cron.store import Q
 from pawl.errors import (
     CronJobDeclared,
@@ -301,13 +302,9 @@ class Jobs:
 
     def _broken(self, config: CronConfig) -> str | None:
         """Why a job cannot run, whatever anybody says."""
-        try:
-            plan_of(config, self._now())
-        except InvalidValue as error:
-            return error.message
-        agent = self._config().agents.get(config.agent)
-        if agent is None:
-            return f"there is no agent {config.agent}"
+        for _, message in unsound(config, self._config()):
+            return message
+        agent = self._config().agents[config.agent]
         return None if agent.enabled else f"the agent {config.agent} is disabled"
 
     async def _values(self, job: Job | None, config: CronConfig, origin: str) -> dict[str, Any]:
