@@ -15,7 +15,8 @@ import heapq
 import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
 
 from pawl import failpoints
 from pawl.config.cron import CronConfig
@@ -37,10 +38,13 @@ from pawl.storage import Transaction
 from pawl.timers import Timer
 from pawl.values import rfc3339
 
+Answer = TypeVar("Answer")
+
 log = logger("cron")
 LOOK_MS = 10_000  # how long a wall clock that was set may go unnoticed
 _JUMP_MS = 1_500  # a clock that drifts, or is led back slowly, is no clock that was set
 _RETRY_MS = (1_000, 60_000)
+_DAY_MS = 86_400_000
 _LONG_MS = 3_600_000  # a gap of which the fires are counted on a thread
 NOT_NOW = 10  # the exit code of a precondition that says so
 PRECONDITION = "precondition"  # the part of a fire that such a task is
@@ -92,6 +96,7 @@ class Scheduler:
         self._timer: Timer | None = None
         self._apart_ms = 0  # wall clock minus monotonic clock, at the last look
         self._since_ms = 0
+        self._counting = ThreadPoolExecutor(1, "cron")  # of its own: a long gap must not hold up whoever needs a thread
         self._unseen: set[str] = set()  # jobs that were not looked at since the start
         self._started = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,46 +106,53 @@ class Scheduler:
 
     # --- start and stop ---------------------------------------------------------------------------------------------
 
+    async def recover(self) -> None:
+        """Take over the fires that a dead daemon left open. Before the socket opens, so that whoever asks for one more
+        meets them."""
+        for row in await self._plane.reader.all(Q.open_fires):
+            fire = Fire._make(row)
+            if fire.owner is not None and probe(fire.owner) is not Liveness.GONE:
+                log.warning("a fire belongs to a daemon that is not proven gone", job=fire.job, fire=fire.seq)
+            else:
+                self._begin(fire)
+        for row in await self._plane.reader.all(Q.unclean_fires):
+            self._begin(Fire._make(row))
+
     async def start(self) -> None:
-        """Take over what a dead daemon left, then watch the clock. After the control plane's own recovery."""
+        """Watch the clock."""
         clock = self._plane.timers.clock
         self._since_ms = clock.wall_ms()
         self._apart_ms = clock.wall_ms() - clock.monotonic_ms()
-        await self._take_over([Fire._make(row) for row in await self._plane.reader.all(Q.open_fires)])
-        for row in await self._plane.reader.all(Q.unclean_fires):
-            self._begin(Fire._make(row))
         self._started = True
         self._unseen = {job.name for job in self.jobs.all()}
         for name in self._unseen:
             self._spawn(self._look_at(name))  # on a full disk they wait, and the daemon answers all the same
+        self._spawn(self._forget_old())
 
     async def stop(self) -> None:
         """Look no more. What runs is the control plane's; what waits is taken over by the next daemon."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
+        self._counting.shutdown(wait=False, cancel_futures=True)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _take_over(self, fires: list[Fire]) -> None:
-        """Fires that were open when their daemon died: what has a task is the control plane's; the rest is judged."""
-        now_ms = self._plane.timers.clock.wall_ms()
-        ours = [fire for fire in fires if fire.owner is None or probe(fire.owner) is Liveness.GONE]
-        for left in set(fires) - set(ours):
-            log.warning("a fire belongs to a daemon that is not proven gone", job=left.job, fire=left.seq)
-        writer, owner = self._plane.writer, self._plane.owner
-        adopted = await asyncio.gather(
-            *(writer.submit(store.adopt, fire, owner, now_ms - fire.nominal_at_ms > LATE_MS) for fire in ours)
-        )
-        for fire in adopted:
-            if fire is None:
-                continue
-            why = self._not_any_more(fire) if fire.task_id is None else None
-            if why is None:
-                self._begin(fire)
-            else:
-                await writer.submit(store.close, fire, "missed", why)
+    async def _adopt(self, under: Under) -> bool:
+        """Make a fire of a dead daemon ours. What has a task goes on; the rest is judged anew. False: it has ended."""
+        late = self._plane.timers.clock.wall_ms() - under.fire.nominal_at_ms > LATE_MS
+        fire = under.fire
+
+        async def adopt() -> Fire:
+            adopted = await self._plane.writer.submit(store.adopt, fire, self._plane.owner, late)
+            return adopted or Fire._make(await self._plane.reader.one(Q.fire, (fire.seq,)))
+
+        under.fire = await self._insist(adopt)
+        why = self._not_any_more(under.fire) if under.fire.task_id is None else None
+        if why is not None:
+            await self._close(under, "missed", why)
+        return under.fire.finished_at_ms is None
 
     def _not_any_more(self, fire: Fire) -> str | None:
         """Why a fire that a dead daemon had claimed and not started is not started now."""
@@ -207,11 +219,10 @@ class Scheduler:
     async def _set_back(self) -> None:
         """The clock was set back: fires that are now to come, and are not on record, come all the same."""
         for job in self.jobs.all():
-            if job.next_at_ms is not None:
-                try:
-                    await self.jobs.reschedule(job)
-                except PawlError as error:
-                    log.error("cannot move a job after the clock was set back", job=job.name, error=error.message)
+            try:
+                await self.jobs.reschedule(job)
+            except Exception as error:  # the others all the same
+                log.error("cannot move a job after the clock was set back", job=job.name, exc_info=error)
 
     async def _look_at(self, name: str) -> None:
         """See what is due of a job. One job's trouble is no other's."""
@@ -242,10 +253,6 @@ class Scheduler:
 
     async def _take_due(self, name: str) -> None:
         """Record what is due of a job and start what is to run, until nothing is due."""
-        if (job := self.jobs.get(name)) is not None and job.config.delete_after_run and name in self._unseen:
-            (done,) = await self._plane.reader.one(Q.completed_since, (name, job.first_seen_ms)) or (0,)
-            if done:  # its daemon died before it could go
-                await self.jobs.has_run(job)
         while (job := self.jobs.get(name)) is not None and job.next_at_ms is not None:
             now_ms = self._plane.timers.clock.wall_ms()
             if job.next_at_ms + jitter_ms(job.config) > now_ms:
@@ -260,16 +267,19 @@ class Scheduler:
         """Store what is due of a job, with its next fire, and begin what is to run."""
         fires = self._overlap(job, due)
         failpoints.hit("cron.before_claim")
-        taken = await self._plane.writer.submit(store.take, job, fires, due.next_at_ms, self._plane.owner)
-        if taken is None:
+        said = "it has fired" if due.runs or not fires else f"its instant passed: {fires[-1].reason}"
+        owner = self._plane.owner
+        taken = await self._plane.writer.submit(store.take, job, fires, due.next_at_ms, said, owner)
+        if taken is None:  # somebody moved the job; or an earlier try was stored, and its answer was lost
             await self.jobs.refresh(job.name)
+            await self._begin_lost(job.name)
             return
         failpoints.hit("cron.after_claim")
         stored, recorded = taken
+        self.jobs.put(stored)
         for fire in recorded:
             if fire.status in OPEN:
                 self._begin(fire)
-        await self._after(stored, due, recorded)
 
     async def _due(self, job: Job, now_ms: int) -> Due:
         assert job.next_at_ms is not None
@@ -281,17 +291,26 @@ class Scheduler:
             assert job.next_at_ms is not None
             return look(job.config, plan, job.next_at_ms, now_ms, since_ms=since_ms, on_record=on_record)
 
-        return await asyncio.to_thread(judge) if now_ms - job.next_at_ms > _LONG_MS else judge()
+        if now_ms - job.next_at_ms <= _LONG_MS:
+            return judge()
+        return await asyncio.get_running_loop().run_in_executor(self._counting, judge)
 
-    async def _after(self, job: Job, due: Due, recorded: list[Fire]) -> None:
-        """What the recording means for the job: nothing left to fire, or a fire that never was."""
-        if job.next_at_ms is not None:
-            self.jobs.put(job)
-            return
-        said = [fire for fire in recorded if fire.status in ("missed", "skipped")]
-        reason = "it has fired" if due.runs or not said else f"its instant passed: {said[-1].reason}"
-        finished = await self._plane.writer.submit(store.finish_job, job, reason)
-        self.jobs.put(finished or job)
+    async def _begin_lost(self, name: str) -> None:
+        """Begin the fires of a job that are ours and that nobody drives: their claim read as an error and was none."""
+        driven = {each.fire.seq for each in self._under.get(name, ())}
+        for row in await self._plane.reader.all(Q.open_fires_of, (name,)):
+            fire = Fire._make(row)
+            if fire.owner == self._plane.owner and fire.seq not in driven:
+                self._begin(fire)
+
+    async def _forget_old(self) -> None:
+        """Once a day: fires of jobs that are gone."""
+        while True:
+            try:
+                await self._plane.writer.submit(store.forget_old)
+            except StorageError as error:
+                log.warning("cannot forget old fires", code=error.code, error=error.message)
+            await self._plane.timers.sleep(_DAY_MS)
 
     # --- overlap ----------------------------------------------------------------------------------------------------
 
@@ -334,9 +353,11 @@ class Scheduler:
                     self._spawn(self._cancel(task_id, reason))
 
     async def _cancel(self, task_id: str, reason: str) -> None:
-        task = await self._last_attempt(task_id)
-        if not task.ended:
-            await self._plane.cancel(task, reason, "daemon")
+        async def cancel() -> Task:
+            task = await self._last_attempt(task_id)
+            return task if task.ended else (await self._plane.cancel(task, reason, "daemon")).task
+
+        await self._insist(cancel)
 
     # --- the life of a fire -----------------------------------------------------------------------------------------
 
@@ -352,12 +373,14 @@ class Scheduler:
     async def _drive(self, under: Under) -> None:
         """From claim to end."""
         try:
-            if under.fire.task_id is not None or await self._start(under):
-                _resolve(under.settled)
-                await self._see_end(under)
-        except Exception as error:  # a bug: what has a task ends with it all the same
-            log.error("the driver of a fire died", job=under.fire.job, fire=under.fire.seq, exc_info=error)
-            await self._close(under, "failed", f"a bug in the daemon: {error!r}")
+            while True:
+                try:
+                    return await self._live(under)
+                except Exception as error:
+                    log.error("the driver of a fire died", job=under.fire.job, fire=under.fire.seq, exc_info=error)
+                    if under.fire.task_id is None:
+                        return await self._close(under, "failed", f"a bug in the daemon: {error!r}")
+                await self._plane.timers.sleep(_RETRY_MS[1])  # it has a task: whoever comes next must know of it
         finally:
             fires = self._under[under.fire.job]
             fires.remove(under)
@@ -365,6 +388,13 @@ class Scheduler:
                 del self._under[under.fire.job]
             _resolve(under.settled)
             _resolve(under.over)
+
+    async def _live(self, under: Under) -> None:
+        if under.fire.owner != self._plane.owner and under.fire.finished_at_ms is None and not await self._adopt(under):
+            return
+        if under.fire.task_id is not None or await self._start(under):
+            _resolve(under.settled)
+            await self._see_end(under)
 
     async def _start(self, under: Under) -> bool:
         """Wait for those before it, ask the precondition, store the task. False: it has ended without one."""
@@ -392,10 +422,12 @@ class Scheduler:
         if under.fire.check_id is None and not await self._submit(config, under, b"", check=True):
             return False
         assert under.fire.check_id is not None
-        ended = await self._ended(under.fire.check_id)
+        if under.replaced is not None:  # while it was stored
+            await self._cancel(under.fire.check_id, under.replaced)
+        ended = await self._ended(under.fire.check_id, under)
         if under.replaced is not None or (ended.exit_code == 0 and ended.status == "completed"):
             return True
-        if ended.exit_code == NOT_NOW:
+        if ended.exit_code == NOT_NOW and ended.status == "completed":
             await self._close(under, "skipped", f"its precondition said so (exit {NOT_NOW})", NOT_NOW)
         else:
             said = f"exit {ended.exit_code}" if ended.exit_code is not None else ended.status
@@ -418,7 +450,7 @@ class Scheduler:
         def give(tx: Transaction, stored: list[Submitted]) -> None:
             store.link(tx, stored, fire, self._plane.owner, check=check)
 
-        async def store_it() -> Fire:
+        async def store_it() -> None:
             new = self._agents.unattended(
                 config.agent, prompt, kind="cron",
                 timeout_ms=min(config.timeout_ms or _CHECK_MS, _CHECK_MS) if check else config.timeout_ms,
@@ -427,13 +459,18 @@ class Scheduler:
             )  # fmt: skip
             await self._plane.submit_all([new], give)
             failpoints.hit("cron.after_task")
+
+        async def read_it() -> Fire:
             return Fire._make(await self._plane.reader.one(Q.fire, (fire.seq,)))
 
         try:
-            under.fire = await self._insist(store_it)
+            await self._insist(store_it)
         except PawlError as error:
-            await self._close(under, "failed", error.message)
-            return False
+            under.fire = await self._insist(read_it)
+            if (under.fire.check_id if check else under.fire.task_id) is None:
+                await self._close(under, "failed", error.message)
+                return False
+        under.fire = await self._insist(read_it)
         return True
 
     async def _close(self, under: Under, status: str, reason: str, exit_code: int | None = None) -> None:
@@ -443,31 +480,41 @@ class Scheduler:
     async def _see_end(self, under: Under) -> None:
         """Wait until the last attempt of a fire's task is over, and no process of it is left."""
         assert under.fire.task_id is not None
-        await self._ended(under.fire.task_id)
+        await self._ended(under.fire.task_id, under)
         fire = under.fire
-        ended = under.fire = await self._insist(lambda: self._plane.writer.submit(store.settle_from_task, fire))
-        job = self.jobs.get(ended.job)
-        if job is not None and ended.status == "completed" and job.config.delete_after_run and not ended.manual:
-            await self.jobs.has_run(job)
+        under.fire = await self._insist(lambda: self._plane.writer.submit(store.settle_from_task, fire))
+        job = self.jobs.get(fire.job)
+        if job is not None and job.config.delete_after_run:
+            await self._insist(lambda: self.jobs.has_run(fire.job))
 
-    async def _ended(self, task_id: str) -> Task:
-        """The last attempt of a task, once it is over."""
-        while True:
-            task = await self._plane.wait(await self._last_attempt(task_id))
-            if await self._plane.reader.one(TASKS.retry_of, (task.id,)) is None:
-                return task
+    async def _ended(self, task_id: str, under: Under) -> Task:
+        """The last attempt of a task, once it is over. One that follows a replaced attempt is cancelled too."""
+
+        async def over() -> Task | None:
+            task = await self._last_attempt(task_id)
+            if under.replaced is not None and not task.ended:
+                await self._plane.cancel(task, under.replaced, "daemon")
+            task = await self._plane.wait(task)
+            if task.cleanup == "pending":  # by a daemon that is not proven gone, or the storage refused
+                await self._plane.timers.sleep(_RETRY_MS[0])
+                return None
+            return None if await self._plane.reader.one(TASKS.retry_of, (task.id,)) else task
+
+        while (task := await self._insist(over)) is None:
+            pass
+        return task
 
     async def _last_attempt(self, task_id: str) -> Task:
         while (row := await self._plane.reader.one(TASKS.retry_of, (task_id,))) is not None:
             task_id = row[0]
         return await self._plane.find(task_id)
 
-    async def _insist(self, write: Callable[[], Awaitable[Fire]]) -> Fire:
-        """Write until it is written: on a full disk later."""
+    async def _insist(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Read or write until that is done: on a full disk later."""
         pause_ms = _RETRY_MS[0]
         while True:
             try:
-                return await write()
+                return await work()
             except StorageError as error:
                 log.error("cannot write to a fire; trying again", code=error.code, error=error.message)
                 await self._plane.timers.sleep(pause_ms)
@@ -480,7 +527,7 @@ class Scheduler:
         def ended(done: asyncio.Task[None]) -> None:
             self._tasks.discard(done)
             if not done.cancelled() and done.exception() is not None:
-                log.error("a fire's driver died; the next start takes it over", exc_info=done.exception())
+                log.error("a part of the scheduler died", exc_info=done.exception())
 
         task.add_done_callback(ended)
 
@@ -498,7 +545,11 @@ class Scheduler:
                 new = new._replace(status="skipped", reason=self._busy(job))
             elif under and job.config.overlap != "allow":
                 new = new._replace(waits=job.config.overlap)
-            fire = await self._plane.writer.submit(store.take_by_hand, job, new, self._plane.owner)
+            try:
+                fire = await self._plane.writer.submit(store.take_by_hand, job, new, self._plane.owner)
+            except StorageError:
+                await self._begin_lost(name)
+                raise
             if fire.status == "skipped":
                 raise FireRefused(f"cannot run {name} now: {fire.reason}, and its overlap is skip", job=name)
             started = self._begin(fire)

@@ -36,7 +36,7 @@ FIRE = StateMachine(
         Transition("running", "lose", "lost", "its task", "the task was lost"),
     ],
 )
-OPEN = ("claimed", "running")
+OPEN = tuple(state for state in FIRE.states if state not in FIRE.terminal)
 _TEXT_MAX = 2_000  # characters of an output that a list of fires repeats
 
 

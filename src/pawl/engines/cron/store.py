@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pawl.control_plane import audit
-from pawl.control_plane.store import Submitted
+from pawl.control_plane.store import DAEMON, Submitted
 from pawl.engines.cron.model import OPEN, Fire, Job, NewFire
 from pawl.errors import RefusedByState
 from pawl.runner.identity import ProcessIdentity
@@ -52,23 +52,32 @@ def remove_job(tx: Transaction, job: Job, actor: str, reason: str) -> None:
     audit.record(tx, actor=actor, subject=("cron_job", job.name), event="removed", reason=reason)
 
 
-def finish_job(tx: Transaction, job: Job, reason: str) -> Job | None:
-    """Nothing of this job is left to fire."""
-    row = tx.one(Q.finish, (reason, job.seq))
-    return None if row is None else Job._make(row)
+def tell(tx: Transaction, name: str, event: str, reason: str) -> None:
+    """Tell the audit log what the database did to a job by itself."""
+    audit.record(tx, actor=DAEMON, subject=("cron_job", name), event=event, reason=reason)
+
+
+def forget_old(tx: Transaction) -> None:
+    """Delete the fires of jobs that are gone, once they are old."""
+    tx.execute(Q.forget_old, (tx.now_ms - KEPT_MS,))
+
+
+def forget_ahead(tx: Transaction, name: str, now_ms: int, cut: list[dict[str, Any]]) -> None:
+    """Take back that fires were missed which are now to come, since the clock was set back. ``cut``: what is left of
+    records for many."""
+    for span in cut:
+        tx.execute(Q.cut_span, span | {"job": name})
+    tx.execute(Q.forget_ahead, (name, now_ms))
 
 
 def take(
-    tx: Transaction, job: Job, fires: list[NewFire], next_at_ms: int | None, owner: ProcessIdentity
+    tx: Transaction, job: Job, fires: list[NewFire], next_at_ms: int | None, over: str, owner: ProcessIdentity
 ) -> tuple[Job, list[Fire]] | None:
-    """Record what is due and store the next fire. None: somebody moved the job meanwhile, and nothing was written.
+    """Record what is due and store the next fire, or that there is none and why it is ``over``.
 
-    An instant that is on record already is left as it is.
+    None: somebody moved the job meanwhile, and nothing was written. An instant that is on record already is left.
     """
-    row = tx.one(
-        Q.advance,
-        {"seq": job.seq, "due": job.next_at_ms, "next": next_at_ms, "finished": int(next_at_ms is None)},
-    )
+    row = tx.one(Q.advance, {"seq": job.seq, "due": job.next_at_ms, "next": next_at_ms, "over": over})
     if row is None:
         return None
     recorded = [_claim(tx, job.name, fire, owner) for fire in fires]
@@ -150,7 +159,7 @@ def _prune(tx: Transaction, name: str, manual: int) -> None:
     """Forget what is too many or too old. What is forgotten counts as recorded all the same."""
     bounds = []
     for kept, oldest in ((KEPT, None), (_KEPT_ANYWAY, tx.now_ms - KEPT_MS)):
-        row = tx.one(Q.oldest_kept, (name, manual, kept))
+        row = tx.one(Q.oldest_kept, (name, manual, kept - 1))
         if row is not None:
             bounds.append(row[0] if oldest is None else min(row[0], oldest))
     if bounds:
