@@ -133,7 +133,7 @@ def _prune(tx: Transaction, name: str, manual: int) -> None:
     """Forget what is too many or too old. What is forgotten counts as recorded all the same."""
     bounds = []
     for kept, oldest in ((KEPT, None), (_KEPT_ANYWAY, tx.now_ms - KEPT_MS)):
-        row = tx.one(Q.oldest_kept, (name, manual, kept))
+        row = tx.one(Q.oldest_kept, (name, manual, kept - 1))
         if row is not None:
             bounds.append(row[0] if oldest is None else min(row[0], oldest))
     if bounds:
