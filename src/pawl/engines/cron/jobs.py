@@ -139,6 +139,8 @@ class Jobs:
         await self.refresh(name)
         if name not in self._jobs:
             await self._writer.submit(store.tell, name, "removed", "it has run, and delete_after_run is set")
+            async with self._changing:
+                await self._make_way(name)
 
     async def _forget_ahead(self, job: Job, now_ms: int) -> None:
         """What a clock that was wrong let us call missed, and is to come: it was not missed."""
@@ -184,7 +186,8 @@ class Jobs:
         if job is not None and job.origin == "runtime":
             self.conflicts[name] = (
                 f"config.toml, line {self.lines()[name]}, declares a job of the name {name}, and one was added under "
-                f"that name with `pawl cron add` (agent {job.config.agent}); the added one stays: rename or remove one"
+                f"that name with `pawl cron add` (agent {job.config.agent}); the added one stays: rename "
+                "the one in the file, or `pawl cron remove` the other"
             )
             said["conflicts"].append(name)
         elif job is None:
@@ -253,7 +256,16 @@ class Jobs:
                 raise self._declared(job, "remove it")
             await self._writer.submit(store.remove_job, job, actor, "removed with `pawl cron remove`")
             del self._jobs[name]
+            await self._make_way(name)
             return job
+
+    async def _make_way(self, name: str) -> None:
+        """An added job is gone: a declared one that it kept the name from is in force."""
+        if self.conflicts.pop(name, None) is not None:
+            config = next((declared for declared in self._config().cron if declared.name == name), None)
+            if config is None:
+                return
+            await self._store(None, await self._values(None, config, "config"), tasks.DAEMON, "added")
 
     async def switch(self, name: str, on: bool, *, actor: str) -> Job:
         """Enable or disable a job, declared ones too. Enabling counts from now: nothing overdue springs up.

@@ -108,7 +108,7 @@ FROM cron_fire f LEFT JOIN task t ON t.id = f.task_id
 ORDER BY f.seq DESC LIMIT ?;
 
 -- name: last_fires
--- of each job the newest by schedule and the newest by hand
+-- of each job the newest by schedule and the newest by hand; CROSS, or all fires are read where there are no statistics
 SELECT f.* FROM cron_job j CROSS JOIN cron_fire f ON f.seq IN (
   (SELECT seq FROM cron_fire WHERE job = j.name AND manual = 0 ORDER BY nominal_at_ms DESC LIMIT 1),
   (SELECT seq FROM cron_fire WHERE job = j.name AND manual = 1 ORDER BY nominal_at_ms DESC LIMIT 1));
