@@ -15,7 +15,7 @@ import heapq
 import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pawl import failpoints
 from pawl.config.cron import CronConfig
@@ -46,6 +46,9 @@ NOT_NOW = 10  # the exit code of a precondition that says so
 PRECONDITION = "precondition"  # the part of a fire that such a task is
 _CHECK_MS = 60_000  # how long a precondition may take
 _WAITING_MAX = 100  # fires of one job that wait for one another
+_DEATHS_MAX = 3  # of the driver of one fire
+
+Answer = TypeVar("Answer")
 
 
 class Agents(Protocol):
@@ -106,9 +109,10 @@ class Scheduler:
         clock = self._plane.timers.clock
         self._since_ms = clock.wall_ms()
         self._apart_ms = clock.wall_ms() - clock.monotonic_ms()
-        await self._take_over([Fire._make(row) for row in await self._plane.reader.all(Q.open_fires)])
         for row in await self._plane.reader.all(Q.unclean_fires):
-            self._begin(Fire._make(row), waits=False)
+            self._begin(Fire._make(row), waits=False)  # first: what replaces them waits for them
+        if not await self._take_over():
+            self._spawn(self._take_over_later())
         self._started = True
         self._unseen = {job.name for job in self.jobs.all()}
         for name in self._unseen:
@@ -123,24 +127,60 @@ class Scheduler:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _take_over(self, fires: list[Fire]) -> None:
-        """Fires that were open when their daemon died: what has a task is the control plane's; the rest is judged."""
-        now_ms = self._plane.timers.clock.wall_ms()
-        ours = [fire for fire in fires if fire.owner is None or probe(fire.owner) is Liveness.GONE]
-        for left in set(fires) - set(ours):
-            log.warning("a fire belongs to a daemon that is not proven gone", job=left.job, fire=left.seq)
-        writer, owner = self._plane.writer, self._plane.owner
-        adopted = await asyncio.gather(
-            *(writer.submit(store.adopt, fire, owner, now_ms - fire.nominal_at_ms > LATE_MS) for fire in ours)
-        )
-        for fire in adopted:
-            if fire is None:
-                continue
-            why = self._not_any_more(fire) if fire.task_id is None else None
-            if why is None:
-                self._begin(fire, waits=True)
-            else:
-                await writer.submit(store.close, fire, "missed", why)
+    async def _take_over(self) -> bool:
+        """Fires that dead daemons left open: what has a task is the control plane's; the rest is judged.
+
+        False: some are left, since their daemon is not proven gone or the store does not do it.
+        """
+        us = self._plane.owner
+        left = [fire for fire in await self._open(Q.open_fires) if fire.owner != us]
+        gone = {owner: owner is None or probe(owner) is Liveness.GONE for owner in {fire.owner for fire in left}}
+        for fire in left:
+            if not gone[fire.owner]:
+                log.warning("a fire belongs to a daemon that is not proven gone", job=fire.job, fire=fire.seq)
+        taken = await asyncio.gather(*(self._adopt(fire) for fire in left if gone[fire.owner]))
+        return all(taken) and all(gone.values())
+
+    async def _adopt(self, fire: Fire) -> bool:
+        late = self._plane.timers.clock.wall_ms() - fire.nominal_at_ms > LATE_MS
+        try:
+            adopted = await self._plane.writer.submit(store.adopt, fire, self._plane.owner, late)
+            why = self._not_any_more(adopted) if adopted is not None and adopted.task_id is None else None
+            if adopted is not None and why is not None:
+                await self._plane.writer.submit(store.close, adopted, "missed", why)
+            elif adopted is not None:
+                self._go_on(adopted)
+        except StorageError as error:
+            log.error("cannot take over a fire yet", job=fire.job, code=error.code, error=error.message)
+            return False
+        return True
+
+    async def _take_over_later(self) -> None:
+        """Try again until every open fire is driven here."""
+        whole = False
+        while not whole:
+            await self._plane.timers.sleep(LOOK_MS)
+            whole = await self._take_over()
+            for name in {fire.job for fire in await self._open(Q.open_fires)}:
+                await self._pick_up(name)
+
+    def _go_on(self, fire: Fire) -> Under:
+        """Drive a fire that was claimed before, behind those that are under way, or in their place."""
+        job = self.jobs.get(fire.job)
+        replaces = job is not None and job.config.overlap == "replace" and fire.trigger != "catch_up"
+        if replaces and fire.task_id is None:
+            self._replace(fire)
+        return self._begin(fire, waits=True)
+
+    async def _pick_up(self, name: str) -> None:
+        """Go on with what is claimed of a job, where the store did not tell whether it is."""
+        async with self._deciding[name]:
+            for fire in await self._open(Q.open_fires_of, name):
+                if fire.owner == self._plane.owner and self._under_of(fire) is None:
+                    self._go_on(fire)
+
+    async def _open(self, statement: str, *values: str) -> list[Fire]:
+        return [Fire._make(row) for row in await self._plane.reader.all(statement, values)]
 
     def _not_any_more(self, fire: Fire) -> str | None:
         """Why a fire that a dead daemon had claimed and not started is not started now."""
@@ -219,9 +259,14 @@ class Scheduler:
             return
         self._looking.add(name)
         pause_ms = _RETRY_MS[0]
+        again = False
         try:
             while not self._closing:
                 try:
+                    if again:
+                        await self.jobs.refresh(name)
+                        await self._pick_up(name)
+                    again = True
                     await self._take_due(name)
                     self._unseen.discard(name)
                     self.troubles.pop(name, None)
@@ -260,7 +305,9 @@ class Scheduler:
         """Store what is due of a job, with its next fire, and begin what is to run."""
         fires, waits, replaces = self._overlap(job, due)
         failpoints.hit("cron.before_claim")
-        taken = await self._plane.writer.submit(store.take, job, fires, due.next_at_ms, self._plane.owner)
+        taken = await self._plane.writer.submit(
+            store.take, job, fires, due.next_at_ms, self._plane.owner, _finished(due, fires)
+        )
         if taken is None:
             await self.jobs.refresh(job.name)
             return
@@ -271,7 +318,7 @@ class Scheduler:
                 if replaces:
                     self._replace(fire)
                 self._begin(fire, waits=fire.nominal_at_ms in waits)
-        await self._after(stored, due, recorded)
+        self.jobs.put(stored)
 
     async def _due(self, job: Job, now_ms: int) -> Due:
         assert job.next_at_ms is not None
@@ -284,16 +331,6 @@ class Scheduler:
             return look(job.config, plan, job.next_at_ms, now_ms, since_ms=since_ms, on_record=on_record)
 
         return await asyncio.to_thread(judge) if now_ms - job.next_at_ms > _LONG_MS else judge()
-
-    async def _after(self, job: Job, due: Due, recorded: list[Fire]) -> None:
-        """What the recording means for the job: nothing left to fire, or a fire that never was."""
-        if job.next_at_ms is not None:
-            self.jobs.put(job)
-            return
-        said = [fire for fire in recorded if fire.status in ("missed", "skipped")]
-        reason = "it has fired" if due.runs or not said else f"its instant passed: {said[-1].reason}"
-        finished = await self._plane.writer.submit(store.finish_job, job, reason)
-        self.jobs.put(finished or job)
 
     # --- overlap ----------------------------------------------------------------------------------------------------
 
@@ -339,25 +376,40 @@ class Scheduler:
                     self._spawn(self._cancel(task_id, reason))
 
     async def _cancel(self, task_id: str, reason: str) -> None:
-        task = await self._last_attempt(task_id)
-        if not task.ended:
-            await self._plane.cancel(task, reason, "daemon")
+        async def cancel() -> None:
+            task = await self._last_attempt(task_id)
+            if not task.ended:
+                await self._plane.cancel(task, reason, "daemon")
+
+        await self._insist(cancel)
 
     # --- the life of a fire -----------------------------------------------------------------------------------------
 
     def _begin(self, fire: Fire, *, waits: bool) -> Under:
+        driven = self._under_of(fire)
+        if driven is not None:
+            return driven
         fires = self._under.setdefault(fire.job, [])
         under = Under(fire, [each.over for each in fires] if waits else [])
         fires.append(under)
         self._spawn(self._drive(under))
         return under
 
+    def _under_of(self, fire: Fire) -> Under | None:
+        return next((each for each in self._under.get(fire.job, ()) if each.fire.seq == fire.seq), None)
+
     async def _drive(self, under: Under) -> None:
-        """From claim to end."""
+        """From claim to end. A bug on the way is no reason to leave a fire open, or to start it twice."""
         try:
-            if under.fire.task_id is not None or await self._start(under):
-                _resolve(under.settled)
-                await self._see_end(under)
+            for _ in range(_DEATHS_MAX):
+                try:
+                    return await self._live(under)
+                except Exception as error:
+                    log.error("a fire's driver died", job=under.fire.job, fire=under.fire.seq, exc_info=error)
+                    trouble = repr(error)
+                await self._plane.timers.sleep(_RETRY_MS[0])
+                under.fire = await self._insist(lambda: self._row(under.fire))
+            await self._close(under, "failed", f"Pawl's own driver of this fire died: {trouble}")
         finally:
             fires = self._under[under.fire.job]
             fires.remove(under)
@@ -365,6 +417,16 @@ class Scheduler:
                 del self._under[under.fire.job]
             _resolve(under.settled)
             _resolve(under.over)
+
+    async def _live(self, under: Under) -> None:
+        if under.fire.status not in OPEN and under.fire.task_id is None:
+            return
+        if under.fire.task_id is not None or await self._start(under):
+            _resolve(under.settled)
+            await self._see_end(under)
+
+    async def _row(self, fire: Fire) -> Fire:
+        return Fire._make(await self._plane.reader.one(Q.fire, (fire.seq,)))
 
     async def _start(self, under: Under) -> bool:
         """Wait for those before it, ask the precondition, store the task. False: it has ended without one."""
@@ -427,7 +489,7 @@ class Scheduler:
             )  # fmt: skip
             await self._plane.submit_all([new], give)
             failpoints.hit("cron.after_task")
-            return Fire._make(await self._plane.reader.one(Q.fire, (fire.seq,)))
+            return await self._row(fire)
 
         try:
             under.fire = await self._insist(store_it)
@@ -462,7 +524,7 @@ class Scheduler:
             task_id = row[0]
         return await self._plane.find(task_id)
 
-    async def _insist(self, write: Callable[[], Awaitable[Fire]]) -> Fire:
+    async def _insist(self, write: Callable[[], Awaitable[Answer]]) -> Answer:
         """Write until it is written: on a full disk later."""
         pause_ms = _RETRY_MS[0]
         while True:
@@ -497,7 +559,9 @@ class Scheduler:
             waits = bool(under) and job.config.overlap in ("queue", "replace")
             if under and job.config.overlap == "skip":
                 new = new._replace(status="skipped", reason=self._busy(job))
-            fire = await self._plane.writer.submit(store.take_by_hand, job, new, self._plane.owner)
+            failpoints.hit("cron.before_claim")
+            fire = await self._claim_by_hand(job, new)
+            failpoints.hit("cron.after_claim")
             if fire.status == "skipped":
                 raise FireRefused(f"cannot run {name} now: {fire.reason}, and its overlap is skip", job=name)
             if job.config.overlap == "replace":
@@ -506,6 +570,16 @@ class Scheduler:
         if not waits and not job.config.precondition:
             await started.settled
         return started.fire
+
+    async def _claim_by_hand(self, job: Job, new: NewFire) -> Fire:
+        """Claim. What reads as an error may have been claimed all the same, and runs then."""
+        try:
+            return await self._plane.writer.submit(store.take_by_hand, job, new, self._plane.owner)
+        except StorageError:
+            for fire in await self._open(Q.open_fires_of, job.name):
+                if fire.manual and fire.owner == self._plane.owner and self._under_of(fire) is None:
+                    return fire
+            raise
 
     # --- how its tasks are done ---------------------------------------------------------------------------------------
 
@@ -523,6 +597,14 @@ class Scheduler:
     def under_way(self) -> list[Fire]:
         """The fires that are not over."""
         return [each.fire for fires in self._under.values() for each in fires]
+
+
+def _finished(due: Due, fires: list[NewFire]) -> str | None:
+    """Why a job fires no more, where nothing of it is left to fire."""
+    if due.next_at_ms is not None:
+        return None
+    said = [fire for fire in fires if fire.status in ("missed", "skipped")]
+    return "it has fired" if due.runs or not said else f"its instant passed: {said[-1].reason}"
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

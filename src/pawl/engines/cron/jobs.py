@@ -111,7 +111,7 @@ class Jobs:
         if row is None:
             self._jobs.pop(name, None)
         else:
-            self._jobs[name] = Job._make(row)
+            self.put(Job._make(row))
 
     async def reschedule(self, job: Job) -> None:
         """Let an instant come that lies before the next fire and is not on record: the clock was set back."""

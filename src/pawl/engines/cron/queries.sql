@@ -20,7 +20,8 @@ WHERE seq = :seq RETURNING *;
 
 -- name: advance
 -- the next fire is stored before this one starts; only where nobody has moved it
-UPDATE cron_job SET next_at_ms = :next, finished = :finished WHERE seq = :seq AND next_at_ms = :due RETURNING *;
+UPDATE cron_job SET next_at_ms = :next, finished = :finished, disabled_reason = :reason
+WHERE seq = :seq AND next_at_ms = :due RETURNING *;
 
 -- name: finish
 UPDATE cron_job SET finished = 1, next_at_ms = NULL, disabled_reason = ? WHERE seq = ? RETURNING *;
@@ -40,6 +41,9 @@ SELECT * FROM cron_fire WHERE seq = ?;
 
 -- name: open_fires
 SELECT * FROM cron_fire INDEXED BY cron_fire_open WHERE status IN ('claimed', 'running') ORDER BY nominal_at_ms, seq;
+
+-- name: open_fires_of
+SELECT * FROM cron_fire WHERE job = ? AND status IN ('claimed', 'running') ORDER BY nominal_at_ms, seq;
 
 -- name: unclean_fires
 -- their tasks have ended, and processes of them may live

@@ -55,15 +55,23 @@ def finish_job(tx: Transaction, job: Job, reason: str) -> Job | None:
 
 
 def take(
-    tx: Transaction, job: Job, fires: list[NewFire], next_at_ms: int | None, owner: ProcessIdentity
-) -> tuple[Job, list[Fire]] | None:
-    """Record what is due and store the next fire. None: somebody moved the job meanwhile, and nothing was written.
+    tx: Transaction, job: Job, fires: list[NewFire], next_at_ms: int | None, owner: ProcessIdentity,
+    finished: str | None = None,
+) -> tuple[Job, list[Fire]] | None:  # fmt: skip
+    """Record what is due and store the next fire, or why there is none (``finished``). None: somebody moved the job
+    meanwhile, and nothing was written.
 
     An instant that is on record already is left as it is.
     """
     row = tx.one(
         Q.advance,
-        {"seq": job.seq, "due": job.next_at_ms, "next": next_at_ms, "finished": int(next_at_ms is None)},
+        {
+            "seq": job.seq,
+            "due": job.next_at_ms,
+            "next": next_at_ms,
+            "finished": int(next_at_ms is None),
+            "reason": finished,
+        },
     )
     if row is None:
         return None
