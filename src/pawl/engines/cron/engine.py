@@ -46,6 +46,7 @@ NOT_NOW = 10  # the exit code of a precondition that says so
 PRECONDITION = "precondition"  # the part of a fire that such a task is
 _CHECK_MS = 60_000  # how long a precondition may take
 _WAITING_MAX = 100  # fires of one job that wait for one another
+_AT_ONCE = 16  # claims, and starts, that are on their way to the disk: a thousand would keep the daemon from answering
 _DEATHS_MAX = 3  # of the driver of one fire
 
 Answer = TypeVar("Answer")
@@ -91,6 +92,8 @@ class Scheduler:
         self._under: dict[str, list[Under]] = {}  # fires of each job that are not over, in the order of their claims
         self._looking: set[str] = set()
         self._deciding: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # what overlaps with what, one at a time
+        self._claims = asyncio.Semaphore(_AT_ONCE)
+        self._starts = asyncio.Semaphore(_AT_ONCE)
         self._heap: list[tuple[int, str]] = []
         self._timer: Timer | None = None
         self._apart_ms = 0  # wall clock minus monotonic clock, at the last look
@@ -267,7 +270,8 @@ class Scheduler:
                         await self.jobs.refresh(name)
                         await self._pick_up(name)
                     again = True
-                    await self._take_due(name)
+                    async with self._claims:
+                        await self._take_due(name)
                     self._unseen.discard(name)
                     self.troubles.pop(name, None)
                     return
@@ -487,7 +491,8 @@ class Scheduler:
                 retries=0 if check else config.retries, principal=f"cron:{fire.job}", source=source,
                 labels={"cron": fire.job},
             )  # fmt: skip
-            await self._plane.submit_all([new], give)
+            async with self._starts:
+                await self._plane.submit_all([new], give)
             failpoints.hit("cron.after_task")
             return await self._row(fire)
 
