@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from scenes import Gate, Marker, kill_marked
 
-from harness.fixtures import daemon, home, ran, small_disk, stranger
+from harness.fixtures import daemon, hands, home, ran, small_disk, stranger
 
-__all__ = ["daemon", "gate", "home", "marker", "ran", "small_disk", "stranger"]
+__all__ = ["daemon", "gate", "hands", "home", "marker", "ran", "small_disk", "stranger"]
 
 
 @pytest.fixture

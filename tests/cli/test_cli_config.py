@@ -99,3 +99,45 @@ def test_reload_asks_the_daemon(daemon: Start, pawl: Pawl) -> None:
 
     fake.answers["config.reload"] = refuse("config_invalid", "config.toml:2: unknown key", 2)
     assert pawl("config", "reload") == (2, "", "pawl: config.toml:2: unknown key\n")
+
+
+JOB = '[[cron]]\nname = "{0}"\n{1} = "{2}"\ntimezone = "{3}"\nagent = "{4}"\nprompt = "x"\n'
+
+
+def test_a_job_that_cannot_run_is_a_fault(config: Path, pawl: Pawl) -> None:
+    """A schedule that cannot be read, an unknown zone, an unknown agent: each with its line and its key, and what is
+    wrong with one job hides nothing of another. The file is well formed, so that the others would run.
+    """
+    jobs = [
+        JOB.format("good", "schedule", "0 3 * * *", "UTC", "echo"),
+        JOB.format("unreadable", "schedule", "0 25 * * *", "UTC", "echo"),
+        JOB.format("never", "at", "2026-03-08T02:30", "America/New_York", "echo"),
+        JOB.format("often", "every", "0.2s", "UTC", "echo"),
+        JOB.format("nowhere", "schedule", "* * * * 9", "Mars/Phobos", "ecko"),
+    ]
+    config.write_text("".join(jobs))
+
+    ran = pawl("config", "check", "--json")
+    faults = {(fault["path"], fault["line"]): fault for fault in ran.json}
+
+    assert (ran.status, ran.err) == (2, "")
+    assert list(faults) == [
+        ("cron[1].schedule", 9), ("cron[2].at", 15), ("cron[3].every", 21), ("cron[4].timezone", 28),
+        ("cron[4].schedule", 27), ("cron[4].agent", 29),
+    ]  # fmt: skip
+    assert "hour" in faults["cron[1].schedule", 9]["message"]
+    assert "unreadable" in faults["cron[1].schedule", 9]["message"]
+    assert "weekday" in faults["cron[4].schedule", 27]["message"]
+    assert faults["cron[4].agent", 29]["nearest"] == "echo"
+    assert pawl("config", "show").status == 0
+
+
+def test_the_doctor_finds_a_job_that_cannot_run(config: Path, pawl: Pawl) -> None:
+    """As a warning: the daemon starts all the same."""
+    config.write_text(JOB.format("nowhere", "schedule", "* * * * *", "Mars/Phobos", "echo"))
+
+    found = {each["code"]: each for each in pawl("doctor", "--json").json["findings"]}
+
+    assert found["cron_job_disabled"]["severity"] == "warning"
+    assert "timezone" in found["cron_job_disabled"]["message"]
+    assert "config" not in found

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from harness.fixtures import another, daemon, home, ran, small_disk, stranger
+from harness.fixtures import another, daemon, hands, home, ran, small_disk, stranger
 
-__all__ = ["another", "daemon", "home", "ran", "small_disk", "stranger"]
+__all__ = ["another", "daemon", "hands", "home", "ran", "small_disk", "stranger"]

@@ -294,14 +294,13 @@ _FORGED = "0190c0de-0000-7000-8000-000000000000"
 @pytest.mark.parametrize(
     ("words", "env"),
     [
-        (["--parent", _FORGED], {}),
         ([], {"PAWL_TASK_ID": _FORGED}),
         ([], {"PAWL_TASK_ID": "", "PAWL_AGENT": "operator", "PAWL_DEPTH": "0"}),
         (["--label", "creator=operator"], {"PAWL_AGENT": "tester"}),
     ],
 )
 def test_what_a_program_says_of_itself_changes_nothing(daemon: Daemon, words: list[str], env: dict[str, str]) -> None:
-    """A forged task id, parent or alias, in arguments or environment."""
+    """A forged task id or alias, in arguments or environment; a forged parent is refused (``test_daemon_callers``)."""
     daemon.configure(TEAM)
     daemon.start()
 

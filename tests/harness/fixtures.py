@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.daemon import Daemon
+from harness.hands import Hands
 from pawl.home import Home
 from pawl.runner.identity import ProcessIdentity, identity_of
 
@@ -30,6 +31,12 @@ def daemon(home: Home) -> Iterator[Daemon]:
     made = Daemon(home)
     yield made
     made.close()
+
+
+@pytest.fixture
+def hands(daemon: Daemon) -> Hands:
+    """That home has a test clock, and these move it."""
+    return Hands(daemon)
 
 
 @pytest.fixture

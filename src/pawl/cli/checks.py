@@ -198,14 +198,16 @@ def clock(home: Home) -> Iterator[Finding]:
 
 
 def config(home: Home) -> Iterator[Finding]:
-    """The configuration file has no faults."""
+    """The configuration file has no faults, and its jobs can run."""
     from pawl import config as configuration
+    from pawl.cli.faults import every_fault
 
-    faults = configuration.check(home.config)
+    form = bool(configuration.check(home.config))
+    faults = every_fault(home.config)
     for fault in faults:
         yield Finding(
-            "config_invalid", "error", home.config, fault.text(os.path.basename(home.config)),
-            "mend that line, then `pawl config check`",
+            "config_invalid" if form else "cron_job_disabled", "error" if form else "warning",
+            home.config, fault.text(os.path.basename(home.config)), "mend that line, then `pawl config check`",
         )  # fmt: skip
     if not faults:
         there = os.path.exists(home.config)

@@ -108,6 +108,10 @@ def _read(value: object, reader: Callable[[str], int], *, kind: str, examples: s
 
 
 def _text(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # TOML cannot say it, JSON can
+        raise slip("the text holds half of a surrogate pair, which no program can be given") from None
     if "\0" in value:
         raise slip(f"{quoted(value)} holds a NUL byte, which no program can be given")
     return value

@@ -315,6 +315,7 @@ CREATE TABLE cron_fire (
   fires         INTEGER NOT NULL DEFAULT 1,   -- how many this record stands for
   until_at_ms   INTEGER,                      -- and the last of them
   recorded_at_ms INTEGER NOT NULL,
+  waits         TEXT,                         -- how it treats those before it: absent where it starts beside them
   owner_pid     INTEGER,                      -- the daemon that claimed it
   owner_start   TEXT,
   owner_boot    TEXT,
@@ -327,6 +328,7 @@ CREATE TABLE cron_fire (
   CONSTRAINT "a fire has a known status" CHECK (status IN (
     'claimed', 'running', 'completed', 'failed', 'cancelled', 'timed_out', 'lost', 'skipped', 'missed')),
   CONSTRAINT "a fire has a known trigger" CHECK (trigger IN ('schedule', 'catch_up', 'manual')),
+  CONSTRAINT "a fire waits its turn or replaces those before it" CHECK (waits IN ('queue', 'replace')),
   CONSTRAINT "a manual fire was triggered so" CHECK (manual = (trigger = 'manual')),
   CONSTRAINT "a claimed fire names its owner" CHECK (
     status NOT IN ('claimed', 'running') OR (owner_pid IS NOT NULL AND owner_start IS NOT NULL AND owner_boot IS NOT NULL)),

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def check(call: Call, *, file: str | None) -> int:
-    from pawl import config
+    from pawl.cli.faults import every_fault
 
     path = file or call.home.config
     if file and not os.path.lexists(file):
         raise UsageError(f"cannot check {file}: there is no such file", path=file)
-    faults = config.check(path)
+    faults = every_fault(path)
     name = _shown(path)
     call.show([fault.as_json() for fault in faults], [output.clean(fault.text(name)) for fault in faults])
     if not faults:

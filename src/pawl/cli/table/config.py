@@ -8,7 +8,8 @@ CHECK = Command(
     "config check",
     "config:check",
     """Check a configuration file, every fault with its line.
-    Needs no daemon. Exit 2 if there is a fault. Without FILE: the config.toml of the home.""",
+    Jobs that could not run are among them: a schedule that cannot be read, an unknown zone or agent. Needs no daemon.
+    Exit 2 if there is a fault. Without FILE: the config.toml of the home.""",
     positionals=(Positional("file", "The file to check.", kind="path", required=False, complete="path"),),
     examples=(
         ("pawl config check", "before a restart"),

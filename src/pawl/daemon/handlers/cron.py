@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from pawl.daemon.app import App
 
 _HEAD_BYTES = 8_192
+_BRIEF = 200  # characters of a text in a list of jobs
+_BRIEF_WORDS = 20  # of a command
 
 
 async def list_(app: App, call: Call, params: messages.Nothing) -> list[dict[str, Any]]:
     """Every job."""
     last, lines = await last_fires(app.reader), app.jobs.lines()
-    return [_shown(job, last.get(job.name), lines) for job in app.jobs.all()]
+    return [_brief(_shown(job, last.get(job.name), lines)) for job in app.jobs.all()]
 
 
 async def show(app: App, call: Call, params: messages.Name) -> dict[str, Any]:
@@ -99,6 +101,16 @@ def _output(app: App, sha256: str | None, size_bytes: int | None) -> dict[str, A
 async def _public(app: App, job: Job) -> dict[str, Any]:
     last = await last_fires(app.reader, job.name)
     return _shown(job, last.get(job.name), app.jobs.lines())
+
+
+def _brief(job: dict[str, Any]) -> dict[str, Any]:
+    """A job among many: a long text is cut, so that all of them fit into one answer."""
+    command = job["command"]
+    return job | {
+        "prompt": job["prompt"] and job["prompt"][:_BRIEF],
+        "command": command and [word[:_BRIEF] for word in command[:_BRIEF_WORDS]],
+        "precondition": job["precondition"] and [word[:_BRIEF] for word in job["precondition"][:_BRIEF_WORDS]],
+    }
 
 
 def _shown(job: Job, last: Fire | None, lines: dict[str, int | None]) -> dict[str, Any]:

@@ -70,22 +70,40 @@ def look(
         prompt_ms = max(prompt_ms, since_ms)
     keep = SINGLE_MAX + config.catch_up_max + LATE_MS // 1000 + 1  # so that what runs is always among them
     newest: deque[int] = deque(maxlen=keep)
-    count, first = 0, 0
+    stretches: list[_Stretch] = []
+    together = False
     for at_ms in plan.between(next_at_ms, now_ms):
         if at_ms in on_record:
+            together = False
             continue
-        first = first or at_ms
-        count += 1
+        if together:
+            stretches[-1].grow(at_ms)
+        else:
+            stretches.append(_Stretch(at_ms))
+            together = True
         newest.append(at_ms)
-    due = list(newest)
-    late = [at_ms for at_ms in due if at_ms < prompt_ms]
-    prompt = [at_ms for at_ms in due if at_ms >= prompt_ms]
+    late = [at_ms for at_ms in newest if at_ms < prompt_ms]
+    prompt = [at_ms for at_ms in newest if at_ms >= prompt_ms]
     caught, why = _caught_up(config, late, bool(prompt), now_ms)
     missed = [at_ms for at_ms in late if at_ms not in caught]
-    records = _missed(missed, why, count - len(due), first)
+    records = _missed(missed, why, stretches, len(caught) + len(prompt))
     runs = [NewFire(at_ms, "catch_up", "claimed") for at_ms in late if at_ms in caught]
     runs += [NewFire(at_ms, "schedule", "claimed") for at_ms in prompt]
     return Due(records, runs, next_free(plan, now_ms, on_record))
+
+
+class _Stretch:
+    """Instants that follow one another with none between them that is on record: one record may tell of all."""
+
+    __slots__ = ("count", "first", "last")
+
+    def __init__(self, at_ms: int) -> None:
+        self.first = self.last = at_ms
+        self.count = 1
+
+    def grow(self, at_ms: int) -> None:
+        self.last = at_ms
+        self.count += 1
 
 
 def _caught_up(config: CronConfig, late: list[int], prompt: bool, now_ms: int) -> tuple[frozenset[int], str]:
@@ -106,10 +124,20 @@ def _caught_up(config: CronConfig, late: list[int], prompt: bool, now_ms: int) -
     return frozenset(most), "nobody was there at the time, and catch_up_window and catch_up_max leave it out"
 
 
-def _missed(missed: list[int], why: str, unlisted: int, first: int) -> list[NewFire]:
-    """Records of missed fires: one each, or one for all of a long gap. Older than these are ``unlisted`` more, of which
-    the oldest is ``first``."""
-    if unlisted + len(missed) <= SINGLE_MAX:
+def _missed(missed: list[int], why: str, stretches: list[_Stretch], run: int) -> list[NewFire]:
+    """Records of missed fires: one each, or of a long gap one for each stretch. ``missed``: the newest, a thousand at
+    least where there are so many. ``run``: how many at the end of the stretches do run."""
+    count = sum(each.count for each in stretches) - run
+    if count <= SINGLE_MAX:
         return [NewFire(at_ms, "schedule", "missed", why) for at_ms in missed]
-    oldest = first if unlisted else missed[0]
-    return [NewFire(oldest, "schedule", "missed", why, unlisted + len(missed), missed[-1])]
+    records = []
+    for each in stretches:
+        if each.first > missed[-1]:
+            break
+        if each.last > missed[-1]:  # its end runs, or all stretches behind it do
+            each.count = count
+            each.last = missed[-1]
+        count -= each.count
+        many = (each.count, each.last) if each.count > 1 else (1, None)
+        records.append(NewFire(each.first, "schedule", "missed", why, *many))
+    return records

@@ -113,7 +113,7 @@ class Scheduler:
         self._since_ms = clock.wall_ms()
         self._apart_ms = clock.wall_ms() - clock.monotonic_ms()
         for row in await self._plane.reader.all(Q.unclean_fires):
-            self._begin(Fire._make(row), waits=False)  # first: what replaces them waits for them
+            self._begin(Fire._make(row))  # first: what replaces them waits for them
         if not await self._take_over():
             self._spawn(self._take_over_later())
         self._started = True
@@ -152,7 +152,7 @@ class Scheduler:
             if adopted is not None and why is not None:
                 await self._plane.writer.submit(store.close, adopted, "missed", why)
             elif adopted is not None:
-                self._go_on(adopted)
+                self._begin(adopted)
         except StorageError as error:
             log.error("cannot take over a fire yet", job=fire.job, code=error.code, error=error.message)
             return False
@@ -163,24 +163,20 @@ class Scheduler:
         whole = False
         while not whole:
             await self._plane.timers.sleep(LOOK_MS)
-            whole = await self._take_over()
-            for name in {fire.job for fire in await self._open(Q.open_fires)}:
-                await self._pick_up(name)
-
-    def _go_on(self, fire: Fire) -> Under:
-        """Drive a fire that was claimed before, behind those that are under way, or in their place."""
-        job = self.jobs.get(fire.job)
-        replaces = job is not None and job.config.overlap == "replace" and fire.trigger != "catch_up"
-        if replaces and fire.task_id is None:
-            self._replace(fire)
-        return self._begin(fire, waits=True)
+            try:
+                whole = await self._take_over()
+                for name in {fire.job for fire in await self._open(Q.open_fires)}:
+                    await self._pick_up(name)
+            except StorageError as error:
+                whole = False
+                log.error("cannot read the open fires", code=error.code, error=error.message)
 
     async def _pick_up(self, name: str) -> None:
         """Go on with what is claimed of a job, where the store did not tell whether it is."""
         async with self._deciding[name]:
             for fire in await self._open(Q.open_fires_of, name):
                 if fire.owner == self._plane.owner and self._under_of(fire) is None:
-                    self._go_on(fire)
+                    self._begin(fire)
 
     async def _open(self, statement: str, *values: str) -> list[Fire]:
         return [Fire._make(row) for row in await self._plane.reader.all(statement, values)]
@@ -307,7 +303,7 @@ class Scheduler:
 
     async def _record(self, job: Job, due: Due) -> None:
         """Store what is due of a job, with its next fire, and begin what is to run."""
-        fires, waits, replaces = self._overlap(job, due)
+        fires = self._overlap(job, due)
         failpoints.hit("cron.before_claim")
         taken = await self._plane.writer.submit(
             store.take, job, fires, due.next_at_ms, self._plane.owner, _finished(due, fires)
@@ -319,9 +315,7 @@ class Scheduler:
         stored, recorded = taken
         for fire in recorded:
             if fire.status in OPEN:
-                if replaces:
-                    self._replace(fire)
-                self._begin(fire, waits=fire.nominal_at_ms in waits)
+                self._begin(fire)
         self.jobs.put(stored)
 
     async def _due(self, job: Job, now_ms: int) -> Due:
@@ -338,14 +332,12 @@ class Scheduler:
 
     # --- overlap ----------------------------------------------------------------------------------------------------
 
-    def _overlap(self, job: Job, due: Due) -> tuple[list[NewFire], set[int], bool]:
-        """What of a job's due fires is recorded as what; which of them wait for those before them; and whether each
-        replaces those."""
+    def _overlap(self, job: Job, due: Due) -> list[NewFire]:
+        """What of a job's due fires is recorded as what, and how each treats those before it."""
         fires = due.records
         if job.one_shot and job.config.catch_up == "skip":
             fires = [fire._replace(status="skipped") for fire in fires]
         fires = list(fires)
-        waits: set[int] = set()
         under = len(self._under.get(job.name, ()))
         sequence = any(fire.trigger == "catch_up" for fire in due.runs)
         verdict = "queue" if sequence else job.config.overlap
@@ -354,11 +346,10 @@ class Scheduler:
             if under and full:
                 fires.append(fire._replace(status="skipped", reason=self._busy(job)))
                 continue
-            if under and verdict != "allow":
-                waits.add(fire.nominal_at_ms)
-            fires.append(fire)
+            waits = verdict if under and verdict != "allow" else None
+            fires.append(fire._replace(waits=waits))
             under += 1
-        return fires, waits, verdict == "replace"
+        return fires
 
     def _busy(self, job: Job) -> str:
         """Which fire is in the way."""
@@ -372,7 +363,7 @@ class Scheduler:
 
     def _replace(self, by: Fire) -> None:
         """End all that is under way of a job: a newer fire takes its place."""
-        reason = f"replaced by the fire of {rfc3339(by.nominal_at_ms)}"
+        reason = store.replaced_by(by.nominal_at_ms)
         for each in self._under.get(by.job, ()):
             each.replaced = reason
             for task_id in (each.fire.task_id, each.fire.check_id):
@@ -389,12 +380,14 @@ class Scheduler:
 
     # --- the life of a fire -----------------------------------------------------------------------------------------
 
-    def _begin(self, fire: Fire, *, waits: bool) -> Under:
+    def _begin(self, fire: Fire) -> Under:
         driven = self._under_of(fire)
         if driven is not None:
             return driven
         fires = self._under.setdefault(fire.job, [])
-        under = Under(fire, [each.over for each in fires] if waits else [])
+        if fire.waits == "replace" and fire.task_id is None:
+            self._replace(fire)
+        under = Under(fire, [each.over for each in fires] if fire.waits else [])
         fires.append(under)
         self._spawn(self._drive(under))
         return under
@@ -561,18 +554,17 @@ class Scheduler:
         async with self._deciding[name]:
             new = NewFire(self._plane.timers.clock.wall_ms(), "manual", "claimed")
             under = self._under.get(name)
-            waits = bool(under) and job.config.overlap in ("queue", "replace")
             if under and job.config.overlap == "skip":
                 new = new._replace(status="skipped", reason=self._busy(job))
+            elif under and job.config.overlap != "allow":
+                new = new._replace(waits=job.config.overlap)
             failpoints.hit("cron.before_claim")
             fire = await self._claim_by_hand(job, new)
             failpoints.hit("cron.after_claim")
             if fire.status == "skipped":
                 raise FireRefused(f"cannot run {name} now: {fire.reason}, and its overlap is skip", job=name)
-            if job.config.overlap == "replace":
-                self._replace(fire)
-            started = self._begin(fire, waits=waits)
-        if not waits and not job.config.precondition:
+            started = self._begin(fire)
+        if not fire.waits and not job.config.precondition:
             await started.settled
         return started.fire
 

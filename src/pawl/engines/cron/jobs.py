@@ -20,7 +20,8 @@ from pawl.config.lines import Origin
 from pawl.control_plane import store as tasks
 from pawl.engines.cron import store
 from pawl.engines.cron.due import NOTHING, OnRecord, next_free
-from pawl.engines.cron.model import Job, definition_of, plan_of, timing, zone_name
+from pawl.engines.cron.model import Job, definition_of, plan_of, seen_by, timing, zone_name
+from pawl.engines.cron.soundness import unsound
 from pawl.engines.cron.store import Q
 from pawl.errors import (
     CronJobDeclared,
@@ -35,6 +36,7 @@ from pawl.timers import Timers
 from pawl.values import rfc3339
 
 log = logger("cron")
+_DEFINITION_MAX = 256 * 1024  # bytes of an added job, as it is stored
 
 
 class Jobs:
@@ -120,10 +122,11 @@ class Jobs:
             now_ms = self._now()
             if job.next_at_ms is None or job.next_at_ms <= now_ms:
                 return
-            plan = plan_of(job.config, job.first_seen_ms)
+            first_seen_ms = seen_by(job.config, job.first_seen_ms, now_ms)
+            plan = plan_of(job.config, first_seen_ms)
             sooner = next_free(plan, now_ms, await self.on_record(job, now_ms))
             if sooner is not None and sooner < job.next_at_ms:
-                values = job._asdict() | {"next_at_ms": sooner}
+                values = job._asdict() | {"next_at_ms": sooner, "first_seen_ms": first_seen_ms}
                 await self._store(job, values, tasks.DAEMON, "rescheduled")
 
     async def has_run(self, job: Job) -> None:
@@ -266,6 +269,12 @@ class Jobs:
             raise InvalidValue(
                 f"cannot use {fault.path or 'the job'}: {fault.message}", field=fault.path or None
             ) from None
+        if len(definition_of(config)) > _DEFINITION_MAX:
+            raise InvalidValue(
+                f"cannot use a job of more than {_DEFINITION_MAX // 1024} KiB: put a long prompt into a file that the "
+                "agent reads",
+                field="prompt",
+            )  # fmt: skip
         self._config().agent(config.agent)  # raises agent_not_found
         plan = plan_of(config, self._now())
         if plan.after(self._now()) is None and config.at is None:
@@ -293,13 +302,9 @@ class Jobs:
 
     def _broken(self, config: CronConfig) -> str | None:
         """Why a job cannot run, whatever anybody says."""
-        try:
-            plan_of(config, self._now())
-        except InvalidValue as error:
-            return error.message
-        agent = self._config().agents.get(config.agent)
-        if agent is None:
-            return f"there is no agent {config.agent}"
+        for _, message in unsound(config, self._config()):
+            return message
+        agent = self._config().agents[config.agent]
         return None if agent.enabled else f"the agent {config.agent} is disabled"
 
     async def _values(self, job: Job | None, config: CronConfig, origin: str) -> dict[str, Any]:
@@ -316,7 +321,8 @@ class Jobs:
             if job is not None and same and job.next_at_ms is not None:
                 next_at_ms = job.next_at_ms
             else:
-                plan = plan_of(config, first_seen_ms)
+                made = made._replace(first_seen_ms=seen_by(config, first_seen_ms, now_ms))
+                plan = plan_of(config, made.first_seen_ms)
                 next_at_ms = next_free(plan, now_ms, await self._all_on_record(config.name, now_ms, made.pruned_ms))
                 if next_at_ms is None:
                     made = made._replace(finished=1, disabled_reason="its instant had passed when it was first seen")

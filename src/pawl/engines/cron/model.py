@@ -88,6 +88,7 @@ class Fire(NamedTuple):
     fires: int
     until_at_ms: int | None
     recorded_at_ms: int
+    waits: str | None
     owner_pid: int | None
     owner_start: str | None
     owner_boot: str | None
@@ -114,6 +115,7 @@ class NewFire(NamedTuple):
     reason: str | None = None
     fires: int = 1
     until_at_ms: int | None = None
+    waits: str | None = None
 
 
 def definition_of(config: CronConfig) -> str:
@@ -147,6 +149,15 @@ def plan_of(config: CronConfig, first_seen_ms: int) -> Schedule:
         return schedule.Every(every.period_ms, first_seen_ms + every.period_ms)
     assert config.at is not None, "a job has one of the three"
     return schedule.at(config.at, where)
+
+
+def seen_by(config: CronConfig, first_seen_ms: int, now_ms: int) -> int:
+    """When a job was first seen, by a clock that may have been set back since: then whole periods earlier, so that it
+    keeps its beat and does not wait until the old time comes again."""
+    if config.every is None or first_seen_ms <= now_ms:
+        return first_seen_ms
+    period_ms = schedule.every(config.every, 0).period_ms
+    return first_seen_ms - -(-(first_seen_ms - now_ms) // period_ms) * period_ms
 
 
 @lru_cache(maxsize=4096)

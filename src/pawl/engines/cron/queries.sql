@@ -31,9 +31,9 @@ DELETE FROM cron_job WHERE seq = ?;
 
 -- name: insert_fire
 -- (none) -> claimed, skipped or missed
-INSERT INTO cron_fire (job, nominal_at_ms, manual, trigger, status, reason, fires, until_at_ms, recorded_at_ms, owner_pid,
-  owner_start, owner_boot, finished_at_ms)
-VALUES (:job, :nominal, :manual, :trigger, :status, :reason, :fires, :until, :now, :pid, :start, :boot, :finished)
+INSERT INTO cron_fire (job, nominal_at_ms, manual, trigger, status, reason, fires, until_at_ms, recorded_at_ms, waits,
+  owner_pid, owner_start, owner_boot, finished_at_ms)
+VALUES (:job, :nominal, :manual, :trigger, :status, :reason, :fires, :until, :now, :waits, :pid, :start, :boot, :finished)
 ON CONFLICT (job, manual, nominal_at_ms) DO NOTHING RETURNING *;
 
 -- name: fire
@@ -71,6 +71,11 @@ UPDATE cron_fire SET check_id = :task WHERE seq = :seq AND status = 'claimed' AN
 -- claimed -> skipped, missed, failed or cancelled; what has a task ends with it
 UPDATE cron_fire SET status = :status, reason = :reason, finished_at_ms = :now, exit_code = :exit_code
 WHERE seq = :seq AND status = 'claimed' AND task_id IS NULL RETURNING *;
+
+-- name: close_waiting
+-- claimed -> skipped, all of a job that have no task yet
+UPDATE cron_fire SET status = 'skipped', reason = ?, finished_at_ms = ?
+WHERE job = ? AND status = 'claimed' AND task_id IS NULL RETURNING seq;
 
 -- name: settle_from_task
 -- where an attempt that should have followed never did

@@ -187,7 +187,8 @@ class Cron:
 
 
 class Every:
-    """A period in milliseconds, counted from an anchor: it does not drift."""
+    """A period in milliseconds, counted from an anchor in both directions: it does not drift, and a clock that is set
+    back to before the anchor does not stop it."""
 
     def __init__(self, period_ms: int, anchor_ms: int) -> None:
         if period_ms < 1000:
@@ -196,14 +197,12 @@ class Every:
         self.anchor_ms = anchor_ms
 
     def after(self, at_ms: int) -> Fire | None:
-        """The first multiple of the period strictly later than an instant; the anchor itself is the first of all."""
-        if at_ms < self.anchor_ms:
-            return Fire(self.anchor_ms)
+        """The first instant strictly later than this one that is a whole number of periods from the anchor."""
         return Fire(self.anchor_ms + ((at_ms - self.anchor_ms) // self.period_ms + 1) * self.period_ms)
 
     def between(self, first_ms: int, last_ms: int) -> Iterator[int]:
         """Its multiples from one instant to another, both included."""
-        steps = max(0, -(-(first_ms - self.anchor_ms) // self.period_ms))
+        steps = -(-(first_ms - self.anchor_ms) // self.period_ms)
         yield from range(self.anchor_ms + steps * self.period_ms, last_ms + 1, self.period_ms)
 
 
@@ -242,6 +241,12 @@ def at(text: str, where: ZoneInfo) -> At:
             "zone's own time",
             value=text, field="at",
         ) from None  # fmt: skip
+    if not zones.YEARS[0] <= found.year <= zones.YEARS[1]:
+        raise InvalidValue(
+            f"cannot use the instant {text!r}: write a year from {zones.YEARS[0]} to {zones.YEARS[1]}",
+            value=text,
+            field="at",
+        )
     if found.tzinfo is not None:
         return At(round(found.timestamp() * 1000))
     offset = found.replace(tzinfo=where, fold=0).utcoffset()

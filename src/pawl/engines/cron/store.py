@@ -13,6 +13,7 @@ from pawl.engines.cron.model import OPEN, Fire, Job, NewFire
 from pawl.errors import RefusedByState
 from pawl.runner.identity import ProcessIdentity
 from pawl.storage import Transaction, load_queries
+from pawl.values import rfc3339
 
 Q = load_queries("pawl.engines.cron")
 KEPT = 1_000  # fires of a job, and as many started by hand
@@ -35,6 +36,8 @@ def put_job(tx: Transaction, job: Job | None, values: dict[str, Any], actor: str
         if row is None:
             raise RefusedByState(f"cannot change the job {job.name}: it was removed this moment", name=job.name)
     stored = Job._make(row)
+    if not stored.wanted or (stored.disabled_reason and not stored.finished):
+        tx.execute(Q.close_waiting, ("the job was disabled before it started", tx.now_ms, stored.name))
     audit.record(
         tx, actor=actor, subject=("cron_job", stored.name), event=event, reason=stored.disabled_reason,
         details={"origin": stored.origin},
@@ -43,7 +46,8 @@ def put_job(tx: Transaction, job: Job | None, values: dict[str, Any], actor: str
 
 
 def remove_job(tx: Transaction, job: Job, actor: str, reason: str) -> None:
-    """Remove a job. Its fires stay on record until they are old."""
+    """Remove a job, and the fires of it that wait. What is on record stays until it is old."""
+    tx.execute(Q.close_waiting, ("the job was removed before it started", tx.now_ms, job.name))
     tx.execute(Q.delete_job, (job.seq,))
     audit.record(tx, actor=actor, subject=("cron_job", job.name), event="removed", reason=reason)
 
@@ -75,7 +79,7 @@ def take(
     )
     if row is None:
         return None
-    recorded = [_insert(tx, job.name, fire, owner) for fire in fires]
+    recorded = [_claim(tx, job.name, fire, owner) for fire in fires]
     _prune(tx, job.name, 0)
     return Job._make(row), [fire for fire in recorded if fire is not None]
 
@@ -85,7 +89,7 @@ def take_by_hand(tx: Transaction, job: Job, fire: NewFire, owner: ProcessIdentit
     newest = tx.one(Q.newest_manual, (job.name,))[0]
     if newest is not None and newest >= fire.nominal_at_ms:
         fire = fire._replace(nominal_at_ms=newest + 1)
-    stored = _insert(tx, job.name, fire, owner)
+    stored = _claim(tx, job.name, fire, owner)
     assert stored is not None
     _prune(tx, job.name, 1)
     return stored
@@ -127,10 +131,23 @@ def settle_from_task(tx: Transaction, fire: Fire) -> Fire:
     return Fire._make(tx.one(Q.fire, (fire.seq,)))
 
 
+def _claim(tx: Transaction, name: str, fire: NewFire, owner: ProcessIdentity) -> Fire | None:
+    """Record a fire; one that replaces those before it ends what waits among them in the same transaction."""
+    if fire.waits == "replace" and fire.status in OPEN:
+        tx.execute(Q.close_waiting, (replaced_by(fire.nominal_at_ms), tx.now_ms, name))
+    return _insert(tx, name, fire, owner)
+
+
+def replaced_by(nominal_at_ms: int) -> str:
+    """Why a fire did not run, or not to its end."""
+    return f"replaced by the fire of {rfc3339(nominal_at_ms)}"
+
+
 def _insert(tx: Transaction, name: str, fire: NewFire, owner: ProcessIdentity) -> Fire | None:
     values = {
         "job": name, "nominal": fire.nominal_at_ms, "manual": int(fire.trigger == "manual"), "trigger": fire.trigger,
         "status": fire.status, "reason": fire.reason, "fires": fire.fires, "until": fire.until_at_ms, "now": tx.now_ms,
+        "waits": fire.waits,
         "finished": None if fire.status in OPEN else tx.now_ms,
     }  # fmt: skip
     row = tx.one(Q.insert_fire, values | _owner(owner))

@@ -12,7 +12,7 @@ from pawl.errors import InvalidValue
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S = 86_400
-_YEARS = (1970, 9000)  # beyond, datetime itself ends
+YEARS = (1970, 9000)  # beyond, datetime itself ends
 
 
 def zone(name: str | None) -> ZoneInfo:
@@ -48,7 +48,7 @@ def epoch_s(wall: datetime, ahead_s: int) -> int:
 def next_change(at_s: int, where: ZoneInfo) -> int | None:
     """The first instant after this one from which on the offset is another; None where none follows for years."""
     year = local(at_s, where).year
-    for each in range(year, min(year + 12, _YEARS[1])):
+    for each in range(year, min(year + 12, YEARS[1])):
         for change in _changes(each, where):
             if change > at_s:
                 return change
