@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from measure import Report, machine
 
-NAMES = ("noop", "process", "commands", "recovery", "growth")
+NAMES = ("noop", "process", "commands", "recovery", "growth", "schedules")
 
 
 def main() -> None:

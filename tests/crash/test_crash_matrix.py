@@ -48,7 +48,7 @@ worker is gone too and left no evidence, or where an outside signal ended it whi
 | 39 | the store is read-only or damaged | test_line_39_* |
 | 40 | an older program opens the home | test_line_40_* |
 
-``test_every_failpoint_is_reached`` holds this file to the list of failpoints.
+``test_every_failpoint_is_reached`` holds this file and ``test_crash_cron`` to the list of failpoints.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_crash_cron
 from crashing import (
     ECHO,
     FAILING,
@@ -99,7 +100,7 @@ def at(*names: str) -> Any:
 
 def test_every_failpoint_is_reached() -> None:
     """Each name in the code is a place where some test here kills the daemon and sees it die there."""
-    marks = [mark for each in globals().values() for mark in getattr(each, "pytestmark", ())]
+    marks = [mark for each in (globals() | vars(test_crash_cron)).values() for mark in getattr(each, "pytestmark", ())]
     cases = [case for mark in marks if mark.name == "parametrize" for case in mark.args[1]]
     marks += [mark for case in cases for mark in getattr(case, "marks", ())]
 

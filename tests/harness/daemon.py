@@ -236,7 +236,8 @@ class Daemon:
 
     def broken(self, *, running_allowed: bool = False) -> list[str]:
         """Every broken invariant of the home; an empty list is what a test wants to see."""
-        return broken(self.home, running_allowed=running_allowed)
+        pid = self.process.pid if self.process is not None else None
+        return broken(self.home, running_allowed=running_allowed, pid=pid)
 
     def close(self) -> None:
         """End the daemon and every process it started, by themselves where they can, and check the home."""

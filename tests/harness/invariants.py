@@ -15,6 +15,7 @@ Which test shows which invariant of the design, beside this checker, which runs 
 | 8 a cancel leaves no process behind | line 26; ``test_b069_*``, ``test_b071_*``, ``test_b074_*`` |
 | 9 nothing accepted is dropped | lines 2, 17, 20; ``test_retries_go_on_*``, ``test_random_kill`` |
 | 10 everything has a bound in time and a driver | lines 6, 19, 28, 36, 37; ``test_b144_*``, ``test_b146_*`` |
+| 9, of fires | ``test_crash_cron``, ``test_random_kill_cron``; ``_fires`` and ``_jobs`` here |
 | 12 a child's policy, budget and reach are at most its parent's | ``_trees`` and ``_policies`` here; ``tests/policy`` |
 """
 
@@ -34,16 +35,21 @@ import psutil
 from pawl.control_plane.audit import entry_hash
 from pawl.control_plane.model import TASK, TERMINAL, Task
 from pawl.control_plane.store import RETRIED
+from pawl.engines.cron.model import OPEN, Fire, Job, jitter_ms
 from pawl.home import Home
 from pawl.policy import Policy, beyond
 from pawl.runner import kernel
 from pawl.storage.database import read_only_uri
 
+_KEPT = 1_000  # fires, of all jobs together: then none was pruned
+_SLACK_MS = 5_000  # from the look at the clock to the commit
 
-def broken(home: Home, *, running_allowed: bool = False) -> list[str]:
+
+def broken(home: Home, *, running_allowed: bool = False, pid: int | None = None) -> list[str]:
     """Every broken invariant, in words; an empty list is what a test wants to see.
 
-    ``running_allowed``: whether tasks may still run (their processes are no leftovers then).
+    ``running_allowed``: whether tasks may still run (their processes are no leftovers then). ``pid``: of the daemon
+    that runs or ran last, where that is known.
     """
     connection = sqlite3.connect(read_only_uri(home.database), uri=True)
     try:
@@ -51,6 +57,7 @@ def broken(home: Home, *, running_allowed: bool = False) -> list[str]:
         found = [line for task in tasks for line in _task(home, task, running_allowed)]
         found += _intents(connection) + _counts(connection, tasks) + _audit(connection, tasks) + _retries(tasks)
         found += _trees(tasks) + _viewers(connection, tasks) + _policies(connection, tasks)
+        found += _fires(connection, tasks, pid) + _jobs(connection)
         if connection.execute("PRAGMA quick_check").fetchone()[0] != "ok":
             found.append("the database is damaged")
     finally:
@@ -213,6 +220,67 @@ def _retries(tasks: list[Task]) -> list[str]:
         and task.id not in retried
         and not _above(task, tasks) & cancelled
     ]
+
+
+def _fires(connection: sqlite3.Connection, tasks: list[Task], pid: int | None) -> list[str]:
+    """A fire that is open has a living task or waits in the daemon; one that has a task ends with it; each instant is
+    on record once, and each task of a fire is one's."""
+    found = []
+    fires = [Fire._make(row) for row in connection.execute("SELECT * FROM cron_fire ORDER BY seq")]
+    by_id = {task.id: task for task in tasks}
+    follows = {task.retry_of for task in tasks}
+    for fire in fires:
+        name = f"the fire of {fire.job} at {fire.nominal_at_ms}"
+        task = by_id.get(fire.task_id or "")
+        if fire.task_id is not None and task is None:
+            found.append(f"{name} is {fire.status} and its task is gone")
+        elif task is None and fire.status in OPEN and pid not in (None, fire.owner_pid):
+            found.append(f"{name} is {fire.status}, and who claimed it ({fire.owner_pid}) is no more")
+        elif task is not None and task.id in follows:
+            found.append(f"{name} names an attempt that was followed by another")
+        elif task is not None and task.ended and fire.status != task.status:
+            to_come = task.status in RETRIED and task.retries_left and task.cleanup == "pending"
+            if not (to_come and fire.status in OPEN):
+                found.append(f"{name} is {fire.status}, and its task {task.id} is {task.status}")
+        elif task is not None and not task.ended and fire.status not in OPEN:
+            found.append(f"{name} is {fire.status}, and its task {task.id} is {task.status}")
+    if len(fires) < _KEPT:  # more are pruned
+        known = {each for fire in fires for each in (fire.task_id, fire.check_id)}
+        heads = [task for task in tasks if task.kind == "cron" and task.id not in follows]
+        found += [f"the task {task.id} ran for no fire" for task in heads if task.id not in known]
+    instants: dict[tuple[str, int], int] = {}
+    for fire in fires:
+        key = (fire.job, fire.nominal_at_ms)
+        if not fire.manual:
+            instants[key] = instants.get(key, 0) + 1
+    spans = [(fire.job, fire.nominal_at_ms, fire.until_at_ms) for fire in fires if fire.until_at_ms is not None]
+    for (job, at_ms), times in instants.items():
+        inside = [span for span in spans if span[0] == job and span[1] <= at_ms <= span[2]]
+        if times > 1 or len(inside) > (1 if any(span[1] == at_ms for span in inside) else 0):
+            found.append(f"the fire of {job} at {at_ms} is on record more than once")
+    return found
+
+
+def _jobs(connection: sqlite3.Connection) -> list[str]:
+    """A job that fires has a next fire, later than all that it has on record, or earlier and not on record."""
+    found = []
+    for row in connection.execute("SELECT * FROM cron_job"):
+        job = Job._make(row)
+        if job.fires != (job.next_at_ms is not None):
+            found.append(f"the job {job.name} {'has no' if job.fires else 'does not fire, and has a'} next fire")
+        if job.next_at_ms is None:
+            continue
+        newest = "SELECT recorded_at_ms FROM cron_fire WHERE job = ? AND manual = 0 ORDER BY seq DESC LIMIT 1"
+        looked_at_ms = (connection.execute(newest, (job.name,)).fetchone() or (0,))[0]
+        if job.next_at_ms + jitter_ms(job.config) < looked_at_ms - _SLACK_MS:
+            found.append(f"the next fire of {job.name} ({job.next_at_ms}) was due when it fired last ({looked_at_ms})")
+        same = (
+            "SELECT 1 FROM cron_fire WHERE job = ? AND manual = 0 "
+            "AND ? BETWEEN nominal_at_ms AND coalesce(until_at_ms, nominal_at_ms)"
+        )
+        if connection.execute(same, (job.name, job.next_at_ms)).fetchone():
+            found.append(f"the next fire of {job.name} ({job.next_at_ms}) is on record already")
+    return found
 
 
 def _above(task: Task, tasks: list[Task]) -> set[str]:

@@ -47,9 +47,12 @@ _RETRY_MS = (1_000, 60_000)
 _DAY_MS = 86_400_000
 _LONG_MS = 3_600_000  # a gap of which the fires are counted on a thread
 NOT_NOW = 10  # the exit code of a precondition that says so
+PROGRAM = "program"  # what such a task runs: its prompt is the argv
 PRECONDITION = "precondition"  # the part of a fire that such a task is
 _CHECK_MS = 60_000  # how long a precondition may take
 _WAITING_MAX = 100  # fires of one job that wait for one another
+_AT_ONCE = 16  # claims, and starts, that are on their way to the disk: a thousand would keep the daemon from answering
+_DEATHS_MAX = 3  # of the driver of one fire
 
 
 class Agents(Protocol):
@@ -92,6 +95,8 @@ class Scheduler:
         self._under: dict[str, list[Under]] = {}  # fires of each job that are not over, in the order of their claims
         self._looking: set[str] = set()
         self._deciding: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # what overlaps with what, one at a time
+        self._claims = asyncio.Semaphore(_AT_ONCE)
+        self._starts = asyncio.Semaphore(_AT_ONCE)
         self._heap: list[tuple[int, str]] = []
         self._timer: Timer | None = None
         self._apart_ms = 0  # wall clock minus monotonic clock, at the last look
@@ -109,14 +114,10 @@ class Scheduler:
     async def recover(self) -> None:
         """Take over the fires that a dead daemon left open. Before the socket opens, so that whoever asks for one more
         meets them."""
-        for row in await self._plane.reader.all(Q.open_fires):
-            fire = Fire._make(row)
-            if fire.owner is not None and probe(fire.owner) is not Liveness.GONE:
-                log.warning("a fire belongs to a daemon that is not proven gone", job=fire.job, fire=fire.seq)
-            else:
-                self._begin(fire)
-        for row in await self._plane.reader.all(Q.unclean_fires):
-            self._begin(Fire._make(row))
+        for fire in await self._open(Q.unclean_fires):
+            self._begin(fire)  # first: what replaces them waits for them
+        if not await self._take_over():
+            self._spawn(self._take_over_later())
 
     async def start(self) -> None:
         """Watch the clock."""
@@ -139,20 +140,56 @@ class Scheduler:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _adopt(self, under: Under) -> bool:
-        """Make a fire of a dead daemon ours. What has a task goes on; the rest is judged anew. False: it has ended."""
-        late = self._plane.timers.clock.wall_ms() - under.fire.nominal_at_ms > LATE_MS
-        fire = under.fire
+    async def _take_over(self) -> bool:
+        """Fires that dead daemons left open: what has a task is the control plane's; the rest is judged.
 
-        async def adopt() -> Fire:
+        False: some are left, since their daemon is not proven gone or the store does not do it.
+        """
+        us = self._plane.owner
+        left = [fire for fire in await self._open(Q.open_fires) if fire.owner != us]
+        gone = {owner: owner is None or probe(owner) is Liveness.GONE for owner in {fire.owner for fire in left}}
+        for fire in left:
+            if not gone[fire.owner]:
+                log.warning("a fire belongs to a daemon that is not proven gone", job=fire.job, fire=fire.seq)
+        taken = await asyncio.gather(*(self._adopt(fire) for fire in left if gone[fire.owner]))
+        return all(taken) and all(gone.values())
+
+    async def _adopt(self, fire: Fire) -> bool:
+        late = self._plane.timers.clock.wall_ms() - fire.nominal_at_ms > LATE_MS
+        try:
             adopted = await self._plane.writer.submit(store.adopt, fire, self._plane.owner, late)
-            return adopted or Fire._make(await self._plane.reader.one(Q.fire, (fire.seq,)))
+            why = self._not_any_more(adopted) if adopted is not None and adopted.task_id is None else None
+            if adopted is not None and why is not None:
+                await self._plane.writer.submit(store.close, adopted, "missed", why)
+            elif adopted is not None:
+                self._begin(adopted)
+        except StorageError as error:
+            log.error("cannot take over a fire yet", job=fire.job, code=error.code, error=error.message)
+            return False
+        return True
 
-        under.fire = await self._insist(adopt)
-        why = self._not_any_more(under.fire) if under.fire.task_id is None else None
-        if why is not None:
-            await self._close(under, "missed", why)
-        return under.fire.finished_at_ms is None
+    async def _take_over_later(self) -> None:
+        """Try again until every open fire is driven here."""
+        whole = False
+        while not whole:
+            await self._plane.timers.sleep(LOOK_MS)
+            try:
+                whole = await self._take_over()
+                for name in {fire.job for fire in await self._open(Q.open_fires)}:
+                    async with self._deciding[name]:
+                        await self._pick_up(name)
+            except StorageError as error:
+                whole = False
+                log.error("cannot read the open fires", code=error.code, error=error.message)
+
+    async def _pick_up(self, name: str) -> None:
+        """Go on with what is claimed of a job, where the store did not tell whether it is. The caller decides."""
+        for fire in await self._open(Q.open_fires_of, name):
+            if fire.owner == self._plane.owner:
+                self._begin(fire)
+
+    async def _open(self, statement: str, *values: str) -> list[Fire]:
+        return [Fire._make(row) for row in await self._plane.reader.all(statement, values)]
 
     def _not_any_more(self, fire: Fire) -> str | None:
         """Why a fire that a dead daemon had claimed and not started is not started now."""
@@ -230,10 +267,17 @@ class Scheduler:
             return
         self._looking.add(name)
         pause_ms = _RETRY_MS[0]
+        again = False
         try:
             while not self._closing:
                 try:
-                    await self._take_due(name)
+                    if again:
+                        await self.jobs.refresh(name)
+                        async with self._deciding[name]:
+                            await self._pick_up(name)
+                    again = True
+                    async with self._claims:
+                        await self._take_due(name)
                     self._unseen.discard(name)
                     self.troubles.pop(name, None)
                     return
@@ -272,7 +316,7 @@ class Scheduler:
         taken = await self._plane.writer.submit(store.take, job, fires, due.next_at_ms, said, owner)
         if taken is None:  # somebody moved the job; or an earlier try was stored, and its answer was lost
             await self.jobs.refresh(job.name)
-            await self._begin_lost(job.name)
+            await self._pick_up(job.name)
             return
         failpoints.hit("cron.after_claim")
         stored, recorded = taken
@@ -295,14 +339,6 @@ class Scheduler:
             return judge()
         return await asyncio.get_running_loop().run_in_executor(self._counting, judge)
 
-    async def _begin_lost(self, name: str) -> None:
-        """Begin the fires of a job that are ours and that nobody drives: their claim read as an error and was none."""
-        driven = {each.fire.seq for each in self._under.get(name, ())}
-        for row in await self._plane.reader.all(Q.open_fires_of, (name,)):
-            fire = Fire._make(row)
-            if fire.owner == self._plane.owner and fire.seq not in driven:
-                self._begin(fire)
-
     async def _forget_old(self) -> None:
         """Once a day: fires of jobs that are gone."""
         while True:
@@ -321,11 +357,10 @@ class Scheduler:
             fires = [fire._replace(status="skipped") for fire in fires]
         fires = list(fires)
         under = len(self._under.get(job.name, ()))
-        sequence = any(fire.trigger == "catch_up" for fire in due.runs)
-        verdict = "queue" if sequence else job.config.overlap
         for fire in due.runs:
-            full = verdict == "skip" or (verdict == "queue" and not sequence and under >= _WAITING_MAX)
-            if under and full:
+            verdict = "queue" if fire.trigger == "catch_up" else job.config.overlap
+            most = max(_WAITING_MAX, job.config.catch_up_max) if fire.trigger == "catch_up" else _WAITING_MAX
+            if under and (verdict == "skip" or (verdict == "queue" and under >= most)):
                 fires.append(fire._replace(status="skipped", reason=self._busy(job)))
                 continue
             waits = verdict if under and verdict != "allow" else None
@@ -353,15 +388,19 @@ class Scheduler:
                     self._spawn(self._cancel(task_id, reason))
 
     async def _cancel(self, task_id: str, reason: str) -> None:
-        async def cancel() -> Task:
+        async def cancel() -> None:
             task = await self._last_attempt(task_id)
-            return task if task.ended else (await self._plane.cancel(task, reason, "daemon")).task
+            if not task.ended:
+                await self._plane.cancel(task, reason, "daemon")
 
         await self._insist(cancel)
 
     # --- the life of a fire -----------------------------------------------------------------------------------------
 
     def _begin(self, fire: Fire) -> Under:
+        driven = self._under_of(fire)
+        if driven is not None:
+            return driven
         fires = self._under.setdefault(fire.job, [])
         if fire.waits == "replace" and fire.task_id is None:
             self._replace(fire)
@@ -370,8 +409,11 @@ class Scheduler:
         self._spawn(self._drive(under))
         return under
 
+    def _under_of(self, fire: Fire) -> Under | None:
+        return next((each for each in self._under.get(fire.job, ()) if each.fire.seq == fire.seq), None)
+
     async def _drive(self, under: Under) -> None:
-        """From claim to end."""
+        """From claim to end. A bug on the way is no reason to leave a fire open, or to start it twice."""
         try:
             while True:
                 try:
@@ -390,11 +432,14 @@ class Scheduler:
             _resolve(under.over)
 
     async def _live(self, under: Under) -> None:
-        if under.fire.owner != self._plane.owner and under.fire.finished_at_ms is None and not await self._adopt(under):
+        if under.fire.status not in OPEN and under.fire.task_id is None:
             return
         if under.fire.task_id is not None or await self._start(under):
             _resolve(under.settled)
             await self._see_end(under)
+
+    async def _row(self, fire: Fire) -> Fire:
+        return Fire._make(await self._plane.reader.one(Q.fire, (fire.seq,)))
 
     async def _start(self, under: Under) -> bool:
         """Wait for those before it, ask the precondition, store the task. False: it has ended without one."""
@@ -444,8 +489,9 @@ class Scheduler:
         }  # fmt: skip
         if check:
             source["part"] = PRECONDITION
-        if command:
-            source["command"] = list(command)
+        if command:  # it stands where the prompt does, which it has none of: a source is shown with each task
+            source["runs"] = PROGRAM
+            prompt = json.dumps(command).encode()
 
         def give(tx: Transaction, stored: list[Submitted]) -> None:
             store.link(tx, stored, fire, self._plane.owner, check=check)
@@ -457,20 +503,18 @@ class Scheduler:
                 retries=0 if check else config.retries, principal=f"cron:{fire.job}", source=source,
                 labels={"cron": fire.job},
             )  # fmt: skip
-            await self._plane.submit_all([new], give)
+            async with self._starts:
+                await self._plane.submit_all([new], give)
             failpoints.hit("cron.after_task")
-
-        async def read_it() -> Fire:
-            return Fire._make(await self._plane.reader.one(Q.fire, (fire.seq,)))
 
         try:
             await self._insist(store_it)
         except PawlError as error:
-            under.fire = await self._insist(read_it)
+            under.fire = await self._insist(lambda: self._row(fire))
             if (under.fire.check_id if check else under.fire.task_id) is None:
                 await self._close(under, "failed", error.message)
                 return False
-        under.fire = await self._insist(read_it)
+        under.fire = await self._insist(lambda: self._row(fire))
         return True
 
     async def _close(self, under: Under, status: str, reason: str, exit_code: int | None = None) -> None:
@@ -545,11 +589,9 @@ class Scheduler:
                 new = new._replace(status="skipped", reason=self._busy(job))
             elif under and job.config.overlap != "allow":
                 new = new._replace(waits=job.config.overlap)
-            try:
-                fire = await self._plane.writer.submit(store.take_by_hand, job, new, self._plane.owner)
-            except StorageError:
-                await self._begin_lost(name)
-                raise
+            failpoints.hit("cron.before_claim")
+            fire = await self._claim_by_hand(job, new)
+            failpoints.hit("cron.after_claim")
             if fire.status == "skipped":
                 raise FireRefused(f"cannot run {name} now: {fire.reason}, and its overlap is skip", job=name)
             started = self._begin(fire)
@@ -557,11 +599,22 @@ class Scheduler:
             await started.settled
         return started.fire
 
+    async def _claim_by_hand(self, job: Job, new: NewFire) -> Fire:
+        """Claim. What reads as an error may have been claimed all the same, and runs then."""
+        try:
+            return await self._plane.writer.submit(store.take_by_hand, job, new, self._plane.owner)
+        except StorageError:
+            for fire in await self._open(Q.open_fires_of, job.name):
+                if fire.manual and fire.owner == self._plane.owner and self._under_of(fire) is None:
+                    return fire
+            raise
+
     # --- how its tasks are done ---------------------------------------------------------------------------------------
 
     async def plan(self, task: Task, spool: Spool) -> Plan:
         """How the task of a fire is done: by the job's agent, or by a program under that agent's policy."""
-        return await self._agents.plan(task, spool, tuple(json.loads(task.source).get("command", ())))
+        program = json.loads(task.prompt) if json.loads(task.source).get("runs") == PROGRAM else ()
+        return await self._agents.plan(task, spool, tuple(program))
 
     @staticmethod
     def good_codes(task: Task) -> frozenset[int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pawl.engines.cron.due import LATE_MS
 from pawl.engines.cron.engine import Scheduler
-from pawl.engines.cron.model import Fire, jitter_ms, late_text
+from pawl.engines.cron.model import Fire, Job, jitter_ms, late_text
 from pawl.engines.cron.store import Q
 from pawl.storage import Reader
 from pawl.values import duration_text, rfc3339
@@ -36,10 +36,10 @@ async def findings(scheduler: Scheduler, reader: Reader, now_ms: int) -> list[di
     for name, why in sorted(scheduler.troubles.items()):
         say("cron_not_recorded", name, f"its fires cannot be recorded at the moment: {why}")
     for job in scheduler.jobs.all():
-        if job.wanted and job.disabled_reason and not job.finished:
+        if job.disabled_reason and not job.finished and job.wanted:
             say("cron_job_disabled", job.name, f"it cannot fire: {job.disabled_reason}")
-        elif job.next_at_ms is not None and now_ms - job.next_at_ms - jitter_ms(job.config) > LATE_MS:
-            late = late_text(now_ms - job.next_at_ms)
+        elif _late(job, now_ms) and _late(job, now_ms - jitter_ms(job.config)):
+            late = late_text(now_ms - (job.next_at_ms or 0))
             say("cron_late", job.name, f"its fire of {rfc3339(job.next_at_ms)} is {late} late and not started yet")
     waiting: set[str] = set()
     for fire in [Fire._make(row) for row in await reader.all(Q.open_fires)]:
@@ -67,13 +67,17 @@ async def findings(scheduler: Scheduler, reader: Reader, now_ms: int) -> list[di
     return found
 
 
+def _late(job: Job, now_ms: int) -> bool:
+    return job.next_at_ms is not None and now_ms - job.next_at_ms > LATE_MS
+
+
 def overview(scheduler: Scheduler) -> dict[str, Any]:
     """What ``status`` says of the jobs."""
     jobs = scheduler.jobs.all()
     coming = min((job for job in jobs if job.next_at_ms is not None), key=lambda job: job.next_at_ms or 0, default=None)
     return {
         "jobs": len(jobs),
-        "enabled": sum(job.fires for job in jobs),
+        "enabled": sum(job.next_at_ms is not None for job in jobs),  # who fires has a next fire: quick for thousands
         "under_way": len(scheduler.under_way()),
         "next_at": rfc3339(coming.next_at_ms) if coming else None,
         "next_job": coming.name if coming else None,

@@ -123,13 +123,19 @@ def close(tx: Transaction, fire: Fire, status: str, reason: str, exit_code: int 
     """End a claimed fire that has no task. The row as it is then."""
     values = {"seq": fire.seq, "status": status, "reason": reason, "now": tx.now_ms, "exit_code": exit_code}
     tx.execute(Q.close, values)
-    return Fire._make(tx.one(Q.fire, (fire.seq,)))
+    return _as_it_is(tx, fire)
 
 
 def settle_from_task(tx: Transaction, fire: Fire) -> Fire:
     """End a fire as its task ended, where the trigger left it open for an attempt that never came."""
     tx.execute(Q.settle_from_task, (fire.seq,))
-    return Fire._make(tx.one(Q.fire, (fire.seq,)))
+    return _as_it_is(tx, fire)
+
+
+def _as_it_is(tx: Transaction, fire: Fire) -> Fire:
+    """The row now; as it was last seen where it has left the history meanwhile."""
+    row = tx.one(Q.fire, (fire.seq,))
+    return fire if row is None else Fire._make(row)
 
 
 def _claim(tx: Transaction, name: str, fire: NewFire, owner: ProcessIdentity) -> Fire | None:
