@@ -17,8 +17,11 @@ _YEARS = (1970, 9000)  # beyond, datetime itself ends
 
 def zone(name: str | None) -> ZoneInfo:
     """The zone of an IANA name; the host's for None. Raises ``invalid_value``; an unknown one is never read as UTC."""
-    if name is None:
-        return get_localzone()
+    return get_localzone() if name is None else _named(name)
+
+
+@lru_cache(maxsize=1024)  # to know which zones there are takes a look into each of their files: 600 of them
+def _named(name: str) -> ZoneInfo:
     if name not in available_timezones():
         raise InvalidValue(
             f"cannot find the time zone {name!r}: write an IANA name like Europe/Paris or UTC",
