@@ -102,10 +102,10 @@ class Scheduler:
         clock = self._plane.timers.clock
         self._since_ms = clock.wall_ms()
         self._apart_ms = clock.wall_ms() - clock.monotonic_ms()
+        for row in await self._plane.reader.all(Q.unclean_fires):  # first: what is open waits for what still lives
+            self._begin(Fire._make(row), waits=False)
         for fire in [Fire._make(row) for row in await self._plane.reader.all(Q.open_fires)]:
             await self._take_over(fire)
-        for row in await self._plane.reader.all(Q.unclean_fires):
-            self._begin(Fire._make(row), waits=False)
         self._spawn(self._look_first())
 
     async def _look_first(self) -> None:
