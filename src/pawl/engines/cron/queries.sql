@@ -79,8 +79,10 @@ WHERE seq = ? AND status IN ('claimed', 'running')
 SELECT nominal_at_ms FROM cron_fire WHERE job = ? AND manual = 0 AND nominal_at_ms >= ? AND fires = 1;
 
 -- name: spans
+-- records for many, and what has left the history
 SELECT nominal_at_ms, until_at_ms FROM cron_fire INDEXED BY cron_fire_span
-WHERE job = ? AND fires > 1 AND until_at_ms >= ? AND manual = 0;
+WHERE job = ?1 AND fires > 1 AND until_at_ms >= ?2 AND manual = 0
+UNION ALL SELECT from_ms, until_ms FROM cron_forgotten WHERE job = ?1 AND until_ms >= ?2;
 
 -- name: newest_manual
 SELECT max(nominal_at_ms) FROM cron_fire WHERE job = ? AND manual = 1;
@@ -109,11 +111,18 @@ WHERE (status = 'missed' OR trigger = 'catch_up') AND recorded_at_ms >= ? GROUP 
 SELECT count(*) FROM cron_fire WHERE job = ? AND manual = 0 AND status = 'completed' AND recorded_at_ms >= ?;
 
 -- name: oldest_kept
-SELECT nominal_at_ms FROM cron_fire WHERE job = ? AND manual = ? ORDER BY nominal_at_ms DESC LIMIT 1 OFFSET ?;
+SELECT nominal_at_ms FROM cron_fire WHERE job = ? AND manual = ? AND nominal_at_ms <= ?
+ORDER BY nominal_at_ms DESC LIMIT 1 OFFSET ?;
 
 -- name: forget_fires
 DELETE FROM cron_fire WHERE job = ? AND manual = ? AND nominal_at_ms < ? AND finished_at_ms IS NOT NULL
-RETURNING coalesce(until_at_ms, nominal_at_ms);
+  AND coalesce(until_at_ms, nominal_at_ms) <= ?
+RETURNING nominal_at_ms, coalesce(until_at_ms, nominal_at_ms);
 
--- name: raise_pruned
-UPDATE cron_job SET pruned_ms = max(pruned_ms, ?) WHERE name = ?;
+-- name: extend_forgotten
+-- what lies between was passed by the clock too; before the first stretch there may be fires to come, after a set back
+UPDATE cron_forgotten SET until_ms = max(until_ms, :last)
+WHERE job = :job AND from_ms = (SELECT max(from_ms) FROM cron_forgotten WHERE job = :job AND from_ms <= :first);
+
+-- name: insert_forgotten
+INSERT INTO cron_forgotten (job, from_ms, until_ms) VALUES (:job, :first, :last);
