@@ -39,7 +39,8 @@ ON CONFLICT (job, manual, nominal_at_ms) DO NOTHING RETURNING *;
 SELECT * FROM cron_fire WHERE seq = ?;
 
 -- name: open_fires
-SELECT * FROM cron_fire INDEXED BY cron_fire_open WHERE status IN ('claimed', 'running') ORDER BY nominal_at_ms, seq;
+-- in the order in which they wait for one another: of claims, and not of instants, for the clock may have been set back
+SELECT * FROM cron_fire INDEXED BY cron_fire_open WHERE status IN ('claimed', 'running') ORDER BY task_id IS NULL, seq;
 
 -- name: unclean_fires
 -- their tasks have ended, and processes of them may live
@@ -115,8 +116,10 @@ SELECT nominal_at_ms FROM cron_fire WHERE job = ? AND manual = ? AND nominal_at_
 ORDER BY nominal_at_ms DESC LIMIT 1 OFFSET ?;
 
 -- name: forget_fires
+-- not those of which processes may live: after a restart others wait for them
 DELETE FROM cron_fire WHERE job = ? AND manual = ? AND nominal_at_ms < ? AND finished_at_ms IS NOT NULL
   AND coalesce(until_at_ms, nominal_at_ms) <= ?
+  AND (task_id IS NULL OR task_id NOT IN (SELECT id FROM task INDEXED BY task_cleanup WHERE cleanup = 'pending'))
 RETURNING nominal_at_ms, coalesce(until_at_ms, nominal_at_ms);
 
 -- name: extend_forgotten
