@@ -296,7 +296,6 @@ CREATE TABLE cron_job (
   finished        INTEGER NOT NULL DEFAULT 0, -- nothing of this schedule is left to fire
   first_seen_ms   INTEGER NOT NULL,           -- this schedule; wall
   next_at_ms      INTEGER,                    -- the nominal instant of its next fire; wall
-  pruned_ms       INTEGER NOT NULL DEFAULT 0, -- fires up to here have left the history, and count as recorded; wall
 
   CONSTRAINT "a job comes from the file or was added" CHECK (origin IN ('config', 'runtime')),
   CONSTRAINT "a job that cannot fire has no next fire"
@@ -376,3 +375,12 @@ BEGIN
   WHERE name = NEW.job AND origin = 'config' AND first_seen_ms <= NEW.recorded_at_ms
     AND json_extract(definition, '$.delete_after_run');
 END;
+
+CREATE TABLE cron_forgotten (
+  job      TEXT    NOT NULL,
+  from_ms  INTEGER NOT NULL,                  -- the nominal instant of the first; wall
+  until_ms INTEGER NOT NULL,                  -- and of the last
+
+  PRIMARY KEY (job, from_ms),
+  CONSTRAINT "what is forgotten has a first and a last" CHECK (from_ms <= until_ms)
+) STRICT, WITHOUT ROWID;

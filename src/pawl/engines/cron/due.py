@@ -27,16 +27,14 @@ class Due(NamedTuple):
 
 class OnRecord(NamedTuple):
     """The instants of a job that are on record already, and never fire again: after the clock was set back there are
-    some to come. ``spans`` are first and last of a record for many; ``pruned_ms``: all up to here."""
+    some to come. ``spans`` are first and last of a record for many, or of what has left the history."""
 
     single: frozenset[int] = frozenset()
     spans: tuple[tuple[int, int], ...] = ()
-    pruned_ms: int = 0
 
-    def __contains__(self, at_ms: object) -> bool:
-        if not isinstance(at_ms, int):
-            return False
-        return at_ms <= self.pruned_ms or at_ms in self.single or any(a <= at_ms <= b for a, b in self.spans)
+    def has(self, at_ms: int) -> bool:
+        """Whether this instant is on record."""
+        return at_ms in self.single or any(first <= at_ms <= last for first, last in self.spans)
 
 
 NOTHING = OnRecord()
@@ -44,8 +42,8 @@ NOTHING = OnRecord()
 
 def next_free(plan: Schedule, after_ms: int, on_record: OnRecord = NOTHING) -> int | None:
     """The first instant strictly later than this one that is not on record."""
-    fire = plan.after(max(after_ms, on_record.pruned_ms))
-    while fire is not None and fire.at_ms in on_record:
+    fire = plan.after(after_ms)
+    while fire is not None and on_record.has(fire.at_ms):
         ends = [last for first, last in on_record.spans if first <= fire.at_ms <= last]
         fire = plan.after(max([fire.at_ms, *ends]))
     return None if fire is None else fire.at_ms
@@ -74,7 +72,7 @@ def look(
     stretches: list[_Stretch] = [] if head is None else [head]
     together = head is not None
     for at_ms in plan.between(next_at_ms if head is None else head.last + 1, now_ms):
-        if at_ms in on_record:
+        if on_record.has(at_ms):
             together = False
             continue
         if together:

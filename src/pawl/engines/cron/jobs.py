@@ -93,11 +93,7 @@ class Jobs:
 
     async def on_record(self, job: Job, from_ms: int) -> OnRecord:
         """The instants of a job from here on that are on record: none, as long as the clock only goes forward."""
-        if max(self._newest.get(job.name, 0), job.pruned_ms) < from_ms:
-            return NOTHING
-        single = await self._reader.all(Q.on_record, (job.name, from_ms))
-        spans = await self._reader.all(Q.spans, (job.name, from_ms))
-        return OnRecord(frozenset(row[0] for row in single), tuple((a, b) for a, b in spans), job.pruned_ms)
+        return NOTHING if self._newest.get(job.name, 0) < from_ms else await self._all_on_record(job.name, from_ms)
 
     # --- the scheduler's changes ------------------------------------------------------------------------------------
 
@@ -342,7 +338,7 @@ class Jobs:
         finished = job.finished if job is not None and stays else 0
         reason = job.disabled_reason if finished and job is not None else self._broken(config)
         made = Job(0, config.name, origin, definition_of(config), None if job is None else job.override, reason,
-                   finished, first_seen_ms, None, 0 if job is None else job.pruned_ms)  # fmt: skip
+                   finished, first_seen_ms, None)  # fmt: skip
         next_at_ms = None
         if made.fires:
             if job is not None and same and job.next_at_ms is not None:
@@ -350,16 +346,19 @@ class Jobs:
             else:
                 made = made._replace(first_seen_ms=seen_by(config, first_seen_ms, now_ms))
                 plan = plan_of(config, made.first_seen_ms)
-                next_at_ms = next_free(plan, now_ms, await self._all_on_record(config.name, now_ms, made.pruned_ms))
+                next_at_ms = next_free(plan, now_ms, await self._all_on_record(config.name, now_ms))
                 if next_at_ms is None:
                     made = made._replace(finished=1, disabled_reason="its instant had passed when it could have fired")
         return made._asdict() | {"next_at_ms": next_at_ms}
 
-    async def _all_on_record(self, name: str, from_ms: int, pruned_ms: int) -> OnRecord:
+    async def _all_on_record(self, name: str, from_ms: int) -> OnRecord:
         """As ``on_record``, of a name that may have had another job before."""
         single = await self._reader.all(Q.on_record, (name, from_ms))
         spans = await self._reader.all(Q.spans, (name, from_ms))
-        return OnRecord(frozenset(row[0] for row in single), tuple((a, b) for a, b in spans), pruned_ms)
+        found = OnRecord(frozenset(row[0] for row in single), tuple((a, b) for a, b in spans))
+        newest = max([*found.single, *(last for _, last in found.spans)], default=0)
+        self._newest[name] = max(self._newest.get(name, 0), newest)
+        return found
 
     async def _store(self, job: Job | None, values: dict[str, Any], actor: str, event: str) -> Job:
         stored = await self._writer.submit(store.put_job, job, values, actor, event)

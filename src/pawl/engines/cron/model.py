@@ -52,7 +52,6 @@ class Job(NamedTuple):
     finished: int
     first_seen_ms: int
     next_at_ms: int | None
-    pruned_ms: int
 
     @property
     def config(self) -> CronConfig:

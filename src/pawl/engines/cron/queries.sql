@@ -40,7 +40,8 @@ ON CONFLICT (job, manual, nominal_at_ms) DO NOTHING RETURNING *;
 SELECT * FROM cron_fire WHERE seq = ?;
 
 -- name: open_fires
-SELECT * FROM cron_fire INDEXED BY cron_fire_open WHERE status IN ('claimed', 'running') ORDER BY nominal_at_ms, seq;
+-- in the order in which they wait for one another: of claims, and not of instants, for the clock may have been set back
+SELECT * FROM cron_fire INDEXED BY cron_fire_open WHERE status IN ('claimed', 'running') ORDER BY task_id IS NULL, seq;
 
 -- name: open_fires_of
 SELECT * FROM cron_fire WHERE job = ? AND status IN ('claimed', 'running') ORDER BY nominal_at_ms, seq;
@@ -91,8 +92,10 @@ RETURNING *;
 SELECT nominal_at_ms FROM cron_fire WHERE job = ? AND manual = 0 AND nominal_at_ms >= ? AND fires = 1;
 
 -- name: spans
+-- records for many, and what has left the history
 SELECT nominal_at_ms, until_at_ms FROM cron_fire INDEXED BY cron_fire_span
-WHERE job = ? AND fires > 1 AND until_at_ms >= ? AND manual = 0;
+WHERE job = ?1 AND fires > 1 AND until_at_ms >= ?2 AND manual = 0
+UNION ALL SELECT from_ms, until_ms FROM cron_forgotten WHERE job = ?1 AND until_ms >= ?2;
 
 -- name: newest_manual
 SELECT max(nominal_at_ms) FROM cron_fire WHERE job = ? AND manual = 1;
@@ -123,11 +126,15 @@ SELECT job, status, sum(fires), max(nominal_at_ms) FROM cron_fire INDEXED BY cro
 WHERE (status = 'missed' OR trigger = 'catch_up') AND recorded_at_ms >= ? GROUP BY job, status = 'missed';
 
 -- name: oldest_kept
-SELECT nominal_at_ms FROM cron_fire WHERE job = ? AND manual = ? ORDER BY nominal_at_ms DESC LIMIT 1 OFFSET ?;
+SELECT nominal_at_ms FROM cron_fire WHERE job = ? AND manual = ? AND nominal_at_ms <= ?
+ORDER BY nominal_at_ms DESC LIMIT 1 OFFSET ?;
 
 -- name: forget_fires
+-- not those of which processes may live: after a restart others wait for them
 DELETE FROM cron_fire WHERE job = ? AND manual = ? AND nominal_at_ms < ? AND finished_at_ms IS NOT NULL
-RETURNING coalesce(until_at_ms, nominal_at_ms);
+  AND coalesce(until_at_ms, nominal_at_ms) <= ?
+  AND (task_id IS NULL OR task_id NOT IN (SELECT id FROM task INDEXED BY task_cleanup WHERE cleanup = 'pending'))
+RETURNING nominal_at_ms, coalesce(until_at_ms, nominal_at_ms);
 
 -- name: forget_old
 DELETE FROM cron_fire WHERE recorded_at_ms < ? AND finished_at_ms IS NOT NULL
@@ -141,5 +148,10 @@ DELETE FROM cron_fire WHERE job = ? AND manual = 0 AND status = 'missed' AND nom
 UPDATE cron_fire SET fires = :fires, until_at_ms = iif(:fires > 1, :until, NULL)
 WHERE job = :job AND manual = 0 AND fires > 1 AND nominal_at_ms = :nominal;
 
--- name: raise_pruned
-UPDATE cron_job SET pruned_ms = max(pruned_ms, ?) WHERE name = ?;
+-- name: extend_forgotten
+-- what lies between was passed by the clock too; before the first stretch there may be fires to come, after a set back
+UPDATE cron_forgotten SET until_ms = max(until_ms, :last)
+WHERE job = :job AND from_ms = (SELECT max(from_ms) FROM cron_forgotten WHERE job = :job AND from_ms <= :first);
+
+-- name: insert_forgotten
+INSERT INTO cron_forgotten (job, from_ms, until_ms) VALUES (:job, :first, :last);

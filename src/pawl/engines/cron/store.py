@@ -162,16 +162,21 @@ def _insert(tx: Transaction, name: str, fire: NewFire, owner: ProcessIdentity) -
 
 
 def _prune(tx: Transaction, name: str, manual: int) -> None:
-    """Forget what is too many or too old. What is forgotten counts as recorded all the same."""
+    """Forget what is too many or too old. What is forgotten counts as recorded all the same.
+
+    What lies ahead of a clock that was set back is kept, whatever its number: those instants must not fire again.
+    """
     bounds = []
     for kept, oldest in ((KEPT, None), (_KEPT_ANYWAY, tx.now_ms - KEPT_MS)):
-        row = tx.one(Q.oldest_kept, (name, manual, kept - 1))
+        row = tx.one(Q.oldest_kept, (name, manual, tx.now_ms, kept - 1))
         if row is not None:
             bounds.append(row[0] if oldest is None else min(row[0], oldest))
     if bounds:
-        gone = tx.execute(Q.forget_fires, (name, manual, max(bounds))).fetchall()
+        gone = tx.execute(Q.forget_fires, (name, manual, max(bounds), tx.now_ms)).fetchall()
         if gone and not manual:
-            tx.execute(Q.raise_pruned, (max(row[0] for row in gone), name))
+            stretch = {"job": name, "first": min(row[0] for row in gone), "last": max(row[1] for row in gone)}
+            if tx.execute(Q.extend_forgotten, stretch).rowcount == 0:
+                tx.execute(Q.insert_forgotten, stretch)
 
 
 def _owner(owner: ProcessIdentity) -> dict[str, Any]:
