@@ -20,7 +20,7 @@ _HEAD = Procedure("", "").as_json()
 
 def folder(path: Path, *, known: Known = KNOWN) -> Folder:
     """One folder, loaded on its own."""
-    return loader._folder(str(path), "supervised", known)
+    return loader.load_folder(str(path), "supervised", known)
 
 
 def shown(procedure: Procedure | None) -> Any:

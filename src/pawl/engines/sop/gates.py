@@ -18,9 +18,8 @@ class Asked:
 def before(procedure: Procedure, step: Step) -> Asked | None:
     """The gate before a step; None where nobody is asked.
 
-    A checkpoint asks in every mode. (ZeroClaw asks in ``deterministic`` only and hands it to an agent otherwise: a
-    question that its author put to a person would be answered by a program.) A deterministic procedure has no gates
-    but its checkpoints, whatever else is written. A step's mode can add a gate and never take one away.
+    A checkpoint asks in every mode (docs/decisions/0020-a-checkpoint-always-asks.md). A deterministic procedure has no
+    gates but its checkpoints, whatever else is written. A step's mode can add a gate and never take one away.
     """
     if step.kind == "checkpoint":
         return Asked("checkpoint", ("checkpoint",))

@@ -103,9 +103,10 @@ def too_deep(value: Any) -> bool:
     """Whether lists and tables lie deeper in each other than ``DEPTH_MAX``."""
     level = [value]
     for _ in range(DEPTH_MAX + 1):
-        level = [one for outer in level for one in _inner(outer)]
+        level = [one for one in level if isinstance(one, dict | list)]
         if not level:
             return False
+        level = [one for outer in level for one in _inner(outer)]
     return True
 
 
@@ -115,10 +116,8 @@ def _shallow(value: Any) -> Any:
     return value
 
 
-def _inner(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
+def _inner(value: dict[str, Any] | list[Any]) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value
 
 
 def _no_constant(name: str) -> Json:

@@ -70,13 +70,14 @@ def load(directory: str, *, default_mode: str = "supervised", known: Known | Non
         ) from error
     places = [os.path.join(directory, name) for name in names]
     there = [place for place in places if os.path.exists(os.path.join(place, MANIFEST))]
-    folders = [_folder(place, default_mode, known or Known()) for place in there]
+    folders = [load_folder(place, default_mode, known or Known()) for place in there]
     folders.sort(key=lambda folder: folder.name)  # stable: folders of one name stay in their own order
     strays = [place for place in places if place not in there and os.path.lexists(os.path.join(place, STEPS))]
     return Library(tuple(_doubled(folders)), tuple(map(_stray, strays)))
 
 
-def _folder(path: str, default_mode: str, known: Known) -> Folder:
+def load_folder(path: str, default_mode: str, known: Known) -> Folder:
+    """One procedure, whatever lies beside its folder. Raises nothing."""
     name = os.path.basename(path)
     text, remark = _read(path, MANIFEST)
     if remark is not None:
