@@ -21,6 +21,7 @@ from pawl.control_plane import store as tasks
 from pawl.engines.cron import store
 from pawl.engines.cron.due import NOTHING, OnRecord, next_free
 from pawl.engines.cron.model import Job, definition_of, plan_of, seen_by, timing, zone_name
+from pawl.engines.cron.schedule import Schedule
 from pawl.engines.cron.soundness import unsound
 from pawl.engines.cron.store import Q
 from pawl.errors import (
@@ -115,7 +116,7 @@ class Jobs:
             self._jobs[name] = Job._make(row)
 
     async def reschedule(self, job: Job) -> None:
-        """Let an instant come that lies before the next fire and is not on record: the clock was set back."""
+        """Let an instant come that lies before the next fire and did not run: the clock was set back."""
         async with self._changing:
             job = self._jobs.get(job.name, job)
             now_ms = self._now()
@@ -123,6 +124,7 @@ class Jobs:
                 return
             first_seen_ms = seen_by(job.config, job.first_seen_ms, now_ms)
             plan = plan_of(job.config, first_seen_ms)
+            await self._take_back(job.name, plan, now_ms)
             sooner = next_free(plan, now_ms, await self.on_record(job, now_ms))
             if sooner is not None and sooner < job.next_at_ms:
                 values = job._asdict() | {"next_at_ms": sooner, "first_seen_ms": first_seen_ms}
@@ -325,6 +327,7 @@ class Jobs:
             else:
                 made = made._replace(first_seen_ms=seen_by(config, first_seen_ms, now_ms))
                 plan = plan_of(config, made.first_seen_ms)
+                await self._take_back(config.name, plan, now_ms)
                 next_at_ms = next_free(plan, now_ms, await self._all_on_record(config.name, now_ms, made.pruned_ms))
                 if next_at_ms is None:
                     made = made._replace(finished=1, disabled_reason="its instant had passed when it was first seen")
@@ -335,6 +338,21 @@ class Jobs:
         single = await self._reader.all(Q.on_record, (name, from_ms))
         spans = await self._reader.all(Q.spans, (name, from_ms))
         return OnRecord(frozenset(row[0] for row in single), tuple((a, b) for a, b in spans), pruned_ms)
+
+    async def _take_back(self, name: str, plan: Schedule, now_ms: int) -> None:
+        """A clock that was wrong for a while had fires recorded as missed that are still to come: nobody missed them.
+
+        Were they left on record, a clock that jumps a year ahead and is put right would stop a job for a year.
+        """
+        over = await self._reader.all(Q.spans_over, {"job": name, "now": now_ms})
+        cuts = []
+        for seq, first_ms in over:
+            single = {row[0] for row in await self._reader.all(Q.on_record, (name, first_ms))}
+            due = await asyncio.to_thread(list, plan.between(first_ms, now_ms))  # years of them may be
+            passed = [at_ms for at_ms in due if at_ms not in single] or [first_ms]
+            cuts.append((seq, len(passed), passed[-1]))
+        if cuts or await self._reader.one(Q.missed_after, (name, now_ms)) is not None:
+            await self._writer.submit(store.take_back, name, now_ms, cuts)
 
     async def _store(self, job: Job | None, values: dict[str, Any], actor: str, event: str) -> Job:
         stored = await self._writer.submit(store.put_job, job, values, actor, event)

@@ -84,6 +84,21 @@ SELECT nominal_at_ms FROM cron_fire WHERE job = ? AND manual = 0 AND nominal_at_
 SELECT nominal_at_ms, until_at_ms FROM cron_fire INDEXED BY cron_fire_span
 WHERE job = ? AND fires > 1 AND until_at_ms >= ? AND manual = 0;
 
+-- name: spans_over
+SELECT seq, nominal_at_ms FROM cron_fire INDEXED BY cron_fire_span
+WHERE job = :job AND fires > 1 AND until_at_ms > :now AND manual = 0 AND nominal_at_ms <= :now;
+
+-- name: missed_after
+SELECT seq FROM cron_fire WHERE job = ? AND manual = 0 AND nominal_at_ms > ? AND status = 'missed' LIMIT 1;
+
+-- name: take_back
+-- missed -> (none): by a clock that was set back they are still to come
+DELETE FROM cron_fire WHERE job = ? AND manual = 0 AND nominal_at_ms > ? AND status = 'missed' RETURNING fires;
+
+-- name: cut_span
+UPDATE cron_fire SET fires = min(fires, :fires), until_at_ms = iif(min(fires, :fires) > 1, :until, NULL)
+WHERE seq = :seq AND until_at_ms > :until RETURNING seq;
+
 -- name: newest_manual
 SELECT max(nominal_at_ms) FROM cron_fire WHERE job = ? AND manual = 1;
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pawl.control_plane import audit
-from pawl.control_plane.store import Submitted
+from pawl.control_plane.store import DAEMON, Submitted
 from pawl.engines.cron.model import OPEN, Fire, Job, NewFire
 from pawl.errors import RefusedByState
 from pawl.runner.identity import ProcessIdentity
@@ -81,6 +81,18 @@ def take_by_hand(tx: Transaction, job: Job, fire: NewFire, owner: ProcessIdentit
     assert stored is not None
     _prune(tx, job.name, 1)
     return stored
+
+
+def take_back(tx: Transaction, name: str, now_ms: int, cuts: list[tuple[int, int, int]]) -> None:
+    """Take back that fires were missed which are still to come, since the clock was set back. ``cuts``: of records for
+    many the row, how many of them were missed all the same, and the last of those."""
+    gone = tx.execute(Q.take_back, (name, now_ms)).fetchall()
+    cut = [tx.one(Q.cut_span, {"seq": seq, "fires": fires, "until": until}) for seq, fires, until in cuts]
+    if gone or any(cut):
+        audit.record(
+            tx, actor=DAEMON, subject=("cron_job", name), event="missed_taken_back",
+            reason="the clock was set back, and they are still to come", details={"records": len(gone) + len(cut)},
+        )  # fmt: skip
 
 
 def adopt(tx: Transaction, fire: Fire, owner: ProcessIdentity, late: bool) -> Fire | None:
