@@ -12,7 +12,8 @@ from pawl.engines.cron.store import Q
 from pawl.storage import Database
 
 HOT = (
-    "adopt", "advance", "close", "completed_since", "delete_job", "finish", "fire", "forget_fires", "insert_fire",
+    "adopt", "advance", "close", "completed_since", "cut_span", "delete_job", "missed_after", "spans_over", "take_back",
+    "finish", "fire", "forget_fires", "insert_fire",
     "insert_job", "job", "last_fires_of", "late_since", "link", "link_check", "newest_manual", "oldest_kept",
     "on_record", "raise_pruned", "settle_from_task", "spans", "unclean_fires", "update_job", "fires_of",
 )  # fmt: skip
