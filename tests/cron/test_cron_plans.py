@@ -13,9 +13,9 @@ from pawl.storage import Database
 
 HOT = (
     "adopt", "advance", "close", "close_waiting", "cut_span", "delete_job", "extend_forgotten", "fire", "fires_of",
-    "forget_ahead", "forget_fires", "insert_fire", "insert_forgotten", "insert_job", "job", "last_fires_of",
-    "late_since", "link", "link_check", "newest_manual", "oldest_kept", "on_record", "open_fires_of",
-    "settle_from_task", "spans", "unclean_fires", "update_job",
+    "forget_fires", "insert_fire", "insert_forgotten", "insert_job", "job", "last_fires_of",
+    "late_since", "missed_after", "link", "link_check", "newest_manual", "oldest_kept", "on_record", "open_fires_of",
+    "settle_from_task", "spans", "spans_over", "take_back", "unclean_fires", "update_job",
 )  # fmt: skip
 # A partial index is read through: that is the set in question itself, a few rows of a million.
 SETS = {"open_fires": "cron_fire_open", "unclean_fires": "task_cleanup", "forget_fires": "task_cleanup"}
