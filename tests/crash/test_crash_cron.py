@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from firing import HOUR_S, chain, configure, fires, job, now_ms, over, pass_time
 
 from harness import rows
 from harness.daemon import Daemon, until
-from harness.fixtures import Ran, gate
+from harness.fixtures import Ran, Stranger, gate
 from pawl.engines.cron.model import Fire
 from pawl.values import rfc3339
 
@@ -36,6 +37,13 @@ def _next_one_runs(daemon: Daemon, ran: Ran, *names: str, after_s: int = HOUR_S)
         assert (last.status, last.trigger) == ("completed", "schedule"), last
         assert len(fires(daemon, name)) == before[name] + 1
     ran_once(daemon, ran)
+
+
+def _end_with_their_tasks(daemon: Daemon) -> None:
+    """No commit ends a task and not its fire, or the other way round."""
+    for fire in fires(daemon):
+        if fire.task_id is not None:
+            assert fire.status == rows.task(daemon.home, fire.task_id).status
 
 
 def _outcome(daemon: Daemon, ran: Ran, fire: Fire) -> str:
@@ -61,6 +69,7 @@ def test_a_scheduled_fire(daemon: Daemon, ran: Ran, point: str) -> None:
     pass_time(daemon, HOUR_S)
     assert daemon.died() == -9
     had = {fire.job for fire in fires(daemon) if fire.task_id is not None}
+    _end_with_their_tasks(daemon)
 
     daemon.start()
     found = over(daemon, 3)
@@ -308,6 +317,24 @@ def test_a_commit_that_reads_as_an_error(daemon: Daemon, ran: Ran, step: str) ->
     ran_once(daemon, ran)
 
 
+@pytest.mark.parametrize("keys", [{}, {"precondition": ["sh", "-c", "exit 0"]}], ids=["work", "precondition"])
+def test_a_task_that_reads_as_an_error(daemon: Daemon, ran: Ran, keys: dict[str, Any]) -> None:
+    """A fire was given its task, and reads as if it was not: it gets no second one, and is seen to its end."""
+    configure(daemon, job("hourly", ran, gate(), overlap="queue", timeout="7d", **keys))
+    daemon.start("cron.after_task=error*1")
+    pass_time(daemon, HOUR_S)
+    until(lambda: len(ran.lines) == 1, "it does not run")
+    until(lambda: "cannot write to a fire" in daemon.log(), "it is not tried again")
+    pass_time(daemon, HOUR_S)
+    until(lambda: len(fires(daemon)) == 2, "the next one is not claimed")
+
+    assert daemon.call("daemon.status")["cron"]["under_way"] == 2
+    ran.go()
+    assert [fire.status for fire in over(daemon, 2)] == ["completed"] * 2
+    assert [fire.task_id for fire in fires(daemon)] == ran.lines
+    ran_once(daemon, ran)
+
+
 def test_a_claim_by_hand_that_reads_as_an_error(daemon: Daemon, ran: Ran) -> None:
     """The claim is there though the store said no: it runs, once, and is shown to whoever asked."""
     configure(daemon, job("hourly", ran))
@@ -319,3 +346,39 @@ def test_a_claim_by_hand_that_reads_as_an_error(daemon: Daemon, ran: Ran) -> Non
     (fire,) = over(daemon, 1)
     assert (fire.status, fire.trigger, fire.task_id) == ("completed", "manual", answer["task_id"])
     _next_one_runs(daemon, ran, "hourly")
+
+
+@pytest.mark.parametrize("point", ["cron.before_claim", "cron.after_claim", "cron.after_task"])
+def test_a_bug_in_the_scheduler(daemon: Daemon, ran: Ran, point: str) -> None:
+    """Whoever saw to a fire dies of a bug, and the daemon lives: the fire goes on, and runs once."""
+    configure(daemon, job("hourly", ran, catch_up="skip"))
+    daemon.start(f"{point}=crash*1")
+    pass_time(daemon, HOUR_S)
+
+    (fire,) = over(daemon, 1)
+
+    assert (fire.status, ran.lines) == ("completed", [fire.task_id])
+    until(lambda: daemon.call("daemon.status")["cron"]["under_way"] == 0, "it is not seen to its end")
+    _next_one_runs(daemon, ran, "hourly")
+
+
+def test_a_fire_of_an_owner_that_may_live(daemon: Daemon, ran: Ran, stranger: Callable[[], Stranger]) -> None:
+    """It is kept and nothing else is done with it until that owner is proven gone and the store takes it; then it
+    runs, in the same daemon."""
+    configure(daemon, job("hourly", ran))
+    daemon.start("cron.after_claim=kill")
+    pass_time(daemon, HOUR_S)
+    assert daemon.died() == -9
+    other = stranger()
+    rows.edit(daemon.home, "UPDATE cron_fire SET owner_pid = ?, owner_start = ?, owner_boot = ?", *other.identity)
+    daemon.start(bent="")
+    daemon.bend(refused={"adopt": 1})
+    other.end()
+
+    pass_time(daemon, 11)
+    until(lambda: "cannot take over a fire yet" in daemon.log(), "it is not tried again")
+    pass_time(daemon, 11)
+    (fire,) = over(daemon, 1)
+
+    assert fire.status == "completed"
+    _next_one_runs(daemon, ran, "hourly", after_s=HOUR_S - 22)

@@ -36,7 +36,8 @@ def connection(
         made.execute(Q.insert_job, (f"job {number}", "runtime", "{}", None, 0, 1, 2))
     for number in range(1_000):
         values = {
-            "job": f"job {number % 20}", "nominal": number, "manual": int(number % 7 == 0), "until": None, "fires": 1, "waits": None,
+            "job": f"job {number % 20}", "nominal": number, "manual": int(number % 7 == 0), "until": None, "fires": 1,
+            "waits": None,
             "trigger": "manual" if number % 7 == 0 else "schedule", "now": number, "pid": 1, "start": "1", "boot": "1",
             "status": "skipped" if number % 50 else "claimed", "reason": "x", "finished": 1 if number % 50 else None,
         }  # fmt: skip

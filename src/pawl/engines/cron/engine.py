@@ -511,9 +511,10 @@ class Scheduler:
             await self._insist(store_it)
         except PawlError as error:
             under.fire = await self._insist(lambda: self._row(fire))
-            if (under.fire.check_id if check else under.fire.task_id) is None:
-                await self._close(under, "failed", error.message)
-                return False
+            if (under.fire.check_id if check else under.fire.task_id) is not None:
+                return True  # it was stored before, and the store did not tell
+            await self._close(under, "failed", error.message)
+            return False
         under.fire = await self._insist(lambda: self._row(fire))
         return True
 

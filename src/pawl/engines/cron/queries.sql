@@ -65,8 +65,8 @@ WHERE seq = :seq AND status = 'claimed' AND task_id IS NULL AND owner_pid = :pid
   AND owner_boot = :boot RETURNING *;
 
 -- name: link_check
-UPDATE cron_fire SET check_id = :task WHERE seq = :seq AND status = 'claimed' AND task_id IS NULL AND owner_pid = :pid
-  AND owner_start = :start AND owner_boot = :boot RETURNING *;
+UPDATE cron_fire SET check_id = :task WHERE seq = :seq AND status = 'claimed' AND task_id IS NULL AND check_id IS NULL
+  AND owner_pid = :pid AND owner_start = :start AND owner_boot = :boot RETURNING *;
 
 -- name: close
 -- claimed -> skipped, missed, failed or cancelled; what has a task ends with it
