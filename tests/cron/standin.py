@@ -297,6 +297,7 @@ class World:
         await self.plane.recover()
         await self.jobs.load()
         await self.jobs.reconcile()
+        await self.scheduler.recover()
         await self.scheduler.start()
 
     async def kill(self) -> None:

@@ -70,6 +70,7 @@ def look(
     newest: deque[int] = deque(maxlen=keep)
     head = _head(config, plan, next_at_ms, now_ms) if on_record == NOTHING else None
     stretches: list[_Stretch] = [] if head is None else [head]
+    head_ms = 0 if head is None else head.last
     together = head is not None
     for at_ms in plan.between(next_at_ms if head is None else head.last + 1, now_ms):
         if on_record.has(at_ms):
@@ -85,7 +86,8 @@ def look(
     prompt = [at_ms for at_ms in newest if at_ms >= prompt_ms]
     caught, why = _caught_up(config, late, bool(prompt), now_ms)
     missed = [at_ms for at_ms in late if at_ms not in caught]
-    records = _missed(missed, why, stretches, len(caught) + len(prompt))
+    passed_ms = missed[-1] if missed else head_ms
+    records = _missed(missed, why, stretches, len(caught) + len(prompt), passed_ms)
     runs = [NewFire(at_ms, "catch_up", "claimed") for at_ms in late if at_ms in caught]
     runs += [NewFire(at_ms, "schedule", "claimed") for at_ms in prompt]
     return Due(records, runs, next_free(plan, now_ms, on_record))
@@ -146,13 +148,12 @@ def _caught_up(config: CronConfig, late: list[int], prompt: bool, now_ms: int) -
     return frozenset(most), "nobody was there at the time, and catch_up_window and catch_up_max leave it out"
 
 
-def _missed(missed: list[int], why: str, stretches: list[_Stretch], run: int) -> list[NewFire]:
+def _missed(missed: list[int], why: str, stretches: list[_Stretch], run: int, last: int) -> list[NewFire]:
     """Records of missed fires: one each, or of a long gap one for each stretch. ``missed``: the newest, a thousand at
-    least where there are so many. ``run``: how many at the end of the stretches do run."""
+    least where there are so many. ``run``: how many at the end of the stretches do run; ``last``: the last before."""
     count = sum(each.count for each in stretches) - run
     if count <= SINGLE_MAX:
         return [NewFire(at_ms, "schedule", "missed", why) for at_ms in missed]
-    last = missed[-1] if missed else stretches[0].last
     records = []
     for each in stretches:
         if each.first > last:

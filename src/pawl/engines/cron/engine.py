@@ -357,8 +357,11 @@ class Scheduler:
             fires = [fire._replace(status="skipped") for fire in fires]
         fires = list(fires)
         under = len(self._under.get(job.name, ()))
+        sequence = any(fire.trigger == "catch_up" for fire in due.runs)
         for fire in due.runs:
-            verdict = "queue" if fire.trigger == "catch_up" else job.config.overlap
+            verdict = job.config.overlap
+            if fire.trigger == "catch_up" or (sequence and verdict == "allow"):
+                verdict = "queue"
             most = max(_WAITING_MAX, job.config.catch_up_max) if fire.trigger == "catch_up" else _WAITING_MAX
             if under and (verdict == "skip" or (verdict == "queue" and under >= most)):
                 fires.append(fire._replace(status="skipped", reason=self._busy(job)))
