@@ -138,7 +138,7 @@ def _claim(path: str, number: int, together: Barrier, job: Job, answer: Connecti
         due = job._replace(next_at_ms=60_000 * (round_ + 1))
         new = [NewFire(60_000 * (round_ + 1), "schedule", "claimed")]
         connection.execute("BEGIN IMMEDIATE")
-        taken = store.take(Transaction(connection, 1), due, new, 60_000 * (round_ + 2), owner)
+        taken = store.take(Transaction(connection, 1), due, new, 60_000 * (round_ + 2), "it has fired", owner)
         connection.execute("COMMIT")
         got.append(([task.id for task in claimed], taken is not None))
         together.wait(60)

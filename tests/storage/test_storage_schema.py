@@ -17,9 +17,8 @@ from pawl.storage.schema import PATH, schema_text
 
 RECORDS: dict[str, Any] = {"task": Task, "settlement_intent": Intent, "event": Event}
 TABLES = (
-    "cron_fire", "cron_job", "event", "policy", "settlement_intent", "spent", "task", "task_count", "task_input",
-    "task_label", "task_viewer",
-    "usage",
+    "cron_fire", "cron_forgotten", "cron_job", "event", "policy", "settlement_intent", "spent", "task", "task_count",
+    "task_input", "task_label", "task_viewer", "usage",
 )  # fmt: skip
 
 

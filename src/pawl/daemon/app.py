@@ -76,6 +76,7 @@ class App:
                 raise refused
             await self.jobs.load()
             await self._reconcile()
+            await self.cron.recover()
             await self._listen()
             await self.plane.serve()
             await self.cron.start()

@@ -52,7 +52,9 @@ def _start_of(connection: socket.socket, pid: int) -> str:
         return _start_now(pid) if error.errno in (errno.ENOPROTOOPT, errno.EOPNOTSUPP) else ""
     try:
         start = _start_now(pid)
-        return "" if select.select([pidfd], [], [], 0)[0] else start
+        ended = select.poll()  # select itself takes no descriptor beyond 1023
+        ended.register(pidfd, select.POLLIN)
+        return "" if ended.poll(0) else start
     finally:
         os.close(pidfd)
 

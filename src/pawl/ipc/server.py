@@ -227,7 +227,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         try:
             peer = peer_of(transport.get_extra_info("socket"))
-        except OSError as error:
+        except Exception as error:
             self.refuse(PeerRefused(f"cannot tell who is calling: {error}"))
             return
         try:

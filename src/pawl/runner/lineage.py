@@ -24,10 +24,12 @@ def lineage(pid: int) -> Lineage | None:
     An ancestor that ends while we climb cuts the way: the orphans below it have another parent by then, so the climb
     begins again, a few times. Processes that never hold still remain unreadable, and whoever asks must not trust them.
     """
+    before = None
     for _ in range(_CLIMBS):
         found = _climb(pid) if kernel.HAS_PROC else _lineage_psutil(pid)
-        if found is not None:
+        if found is not None and found == before:  # twice the same: no number on the way has changed hands meanwhile
             return found
+        before = found
     return None
 
 

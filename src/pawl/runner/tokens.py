@@ -1,8 +1,9 @@
 """The token in a task's environment: proof that a process was started as part of it.
 
 A task's id is no secret, so an id alone would let a program that left its session and its parents name another task
-as its own. The token is made from the id with a key that lies in the home's ``run``; it holds across restarts of the
-daemon, not of the machine where ``run`` is emptied then: no process of ours lives on there.
+as its own. The token is made from the id with a key that lies in the home's ``run``: proof against programs that do
+not go and look for it, for whoever runs as the same user without a sandbox may read the key. It holds across restarts
+of the daemon, not of the machine where ``run`` is emptied then: no process of ours lives on there.
 """
 
 from __future__ import annotations

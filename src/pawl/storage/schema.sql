@@ -246,7 +246,7 @@ END;
 CREATE TRIGGER cron_fire_retries AFTER INSERT ON task
 WHEN NEW.kind = 'cron' AND NEW.retry_of IS NOT NULL
 BEGIN
-  UPDATE cron_fire SET task_id = NEW.id, status = 'claimed' WHERE task_id = NEW.retry_of;
+  UPDATE cron_fire SET task_id = NEW.id, status = 'claimed' WHERE task_id = NEW.retry_of AND finished_at_ms IS NULL;
 END;
 
 CREATE TABLE task_viewer (
@@ -296,7 +296,6 @@ CREATE TABLE cron_job (
   finished        INTEGER NOT NULL DEFAULT 0, -- nothing of this schedule is left to fire
   first_seen_ms   INTEGER NOT NULL,           -- this schedule; wall
   next_at_ms      INTEGER,                    -- the nominal instant of its next fire; wall
-  pruned_ms       INTEGER NOT NULL DEFAULT 0, -- fires up to here have left the history, and count as recorded; wall
 
   CONSTRAINT "a job comes from the file or was added" CHECK (origin IN ('config', 'runtime')),
   CONSTRAINT "a job that cannot fire has no next fire"
@@ -365,3 +364,23 @@ CREATE TRIGGER cron_fire_kept_while_open BEFORE DELETE ON cron_fire WHEN OLD.fin
 BEGIN
   SELECT RAISE(ABORT, 'a fire that has not ended is not deleted');
 END;
+
+CREATE TRIGGER cron_job_has_run AFTER UPDATE OF status ON cron_fire
+WHEN NEW.status = 'completed' AND OLD.status <> 'completed' AND NEW.manual = 0
+BEGIN
+  DELETE FROM cron_job WHERE name = NEW.job AND origin = 'runtime' AND first_seen_ms <= NEW.recorded_at_ms
+    AND json_extract(definition, '$.delete_after_run');
+  UPDATE cron_job SET finished = 1, next_at_ms = NULL,
+    disabled_reason = 'it has run, and delete_after_run is set; the file still declares it'
+  WHERE name = NEW.job AND origin = 'config' AND first_seen_ms <= NEW.recorded_at_ms
+    AND json_extract(definition, '$.delete_after_run');
+END;
+
+CREATE TABLE cron_forgotten (
+  job      TEXT    NOT NULL,
+  from_ms  INTEGER NOT NULL,                  -- the nominal instant of the first; wall
+  until_ms INTEGER NOT NULL,                  -- and of the last
+
+  PRIMARY KEY (job, from_ms),
+  CONSTRAINT "what is forgotten has a first and a last" CHECK (from_ms <= until_ms)
+) STRICT, WITHOUT ROWID;

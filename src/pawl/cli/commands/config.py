@@ -47,10 +47,12 @@ def schema(call: Call) -> int:
 def reload(call: Call) -> int:
     answer = call.ask("config.reload")
     agents, policies = answer.get("agents"), answer.get("policies")
-    call.show(
-        answer,
-        [f"in force: {answer.get('path') or 'defaults'}, {_names('agents', agents)}, {_names('policies', policies)}"],
-    )
+    lines = [
+        f"in force: {answer.get('path') or 'defaults'}, {_names('agents', agents)}, {_names('policies', policies)}"
+    ]
+    changes = {what: names for what, names in (answer.get("cron") or {}).items() if names}
+    lines += [f"cron jobs {what}: {', '.join(names)}" for what, names in changes.items()]
+    call.show(answer, lines)
     return 0
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from datetime import UTC, datetime, timedelta
 
 from pawl.cli.call import Call
+from pawl.clock import clock_of
 from pawl.config import load
 from pawl.config.model import CronConfig
 from pawl.engines.cron import schedule, zones
 from pawl.engines.cron.model import plan_of, read, timing
 from pawl.engines.cron.schedule import Schedule
+from pawl.engines.cron.store import Q
 from pawl.errors import CronJobNotFound, InvalidValue
 from pawl.storage.database import Database
 from pawl.storage.faults import from_sqlite
@@ -28,7 +29,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def next_fires(call: Call, *, what: str, timezone: str | None, after: str | None, count: int | None) -> int:
-    now_ms = round(time.time() * 1000)
+    now_ms = clock_of(call.home).wall_ms()
     at_ms = now_ms if after is None else _instant(after)
     plan, where = _schedule(call, what, timezone, now_ms)
     fires: list[dict[str, Any]] = []
@@ -80,7 +81,7 @@ def _stored(call: Call) -> dict[str, tuple[CronConfig, int]]:
         return {}
     connection = Database(call.home.database).open_reader()
     try:
-        rows = connection.execute("SELECT name, definition, first_seen_ms FROM cron_job").fetchall()
+        rows = connection.execute(Q.definitions).fetchall()
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):  # written by a version that knew no jobs
             return {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pawl.cli.call import Call
 from pawl.cli.output import clean
+from pawl.clock import clock_of
 from pawl.values import duration_text
 
 TYPE_CHECKING = False
@@ -25,7 +26,7 @@ def list_jobs(call: Call) -> int:
 def show(call: Call, *, name: str) -> int:
     job = call.ask("cron.show", name=name)
     fires = [] if call.json else call.ask("cron.runs", name=name, limit=5)
-    call.show(job, [] if call.json else [*call.screen.facts(_facts(job)), *_last(call, fires)])
+    call.show(job, [] if call.json else [*call.screen.facts(_facts(call, job)), *_last(call, fires)])
     return 0
 
 
@@ -56,8 +57,11 @@ def disable(call: Call, *, name: str) -> int:
 def run(call: Call, *, name: str) -> int:
     fire = call.ask("cron.run", name=name)
     call.show(fire, [fire["task_id"]] if fire["task_id"] else [])
+    if fire["finished_at"] and not fire["task_id"]:
+        call.note(f"{name} did not start: {fire['reason']}")
+        return 1
     if not fire["task_id"]:
-        call.note(f"{name} starts when what is in its way is over: {call.command('cron runs ' + name)}")
+        call.note(f"{name} starts when its turn comes: {call.command('cron runs ' + name)} shows it")
     return 0
 
 
@@ -71,7 +75,7 @@ def runs(call: Call, *, name: str | None, limit: int | None) -> int:
 
 def _job(argv: list[str], said: dict[str, Any]) -> dict[str, Any]:
     """The keys of ``[[cron]]`` that were given."""
-    job = {key: value for key, value in said.items() if value not in (None, False)}
+    job = {key: value for key, value in said.items() if value is not None and value is not False}
     return job | ({"command": argv} if argv else {})
 
 
@@ -132,7 +136,7 @@ def _last(call: Call, fires: list[dict[str, Any]]) -> list[str]:
     return ["", "its last fires:", *_fire_table(call, fires, job=False)] if fires else ["", "it has not fired yet"]
 
 
-def _facts(job: dict[str, Any]) -> list[tuple[str, str | None]]:
+def _facts(call: Call, job: dict[str, Any]) -> list[tuple[str, str | None]]:
     origin = f"config.toml, line {job['line']}" if job["line"] else "added"
     work = job["prompt"] if job["command"] is None else " ".join(job["command"])
     caught = {"skip": "recorded only", "once": "one run for all", "all": f"each, up to {job['catch_up_max']}"}
@@ -142,7 +146,7 @@ def _facts(job: dict[str, Any]) -> list[tuple[str, str | None]]:
         ("agent", job["agent"]),
         ("does", clean(work or "", one_line=True)),
         ("schedule", f"{job['schedule']} ({job['timezone']})"),
-        ("next", _next(job) if job["enabled"] else f"off: {job['disabled_reason']}"),
+        ("next", _next(call, job) if job["enabled"] else f"off: {job['disabled_reason']}"),
         (
             "missed fires",
             f"{caught[job['catch_up']]}, of the last {duration_text(round(job['catch_up_window_s'] * 1000))}",
@@ -157,15 +161,19 @@ def _facts(job: dict[str, Any]) -> list[tuple[str, str | None]]:
     ]
 
 
-def _next(job: dict[str, Any]) -> str:
+def _next(call: Call, job: dict[str, Any]) -> str:
     """The next fire, and what the clocks of the job's zone show then."""
     from datetime import datetime
-    from zoneinfo import ZoneInfo
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     due = datetime.fromisoformat(job["next_at"])
-    wait_ms = round((due - datetime.now(due.tzinfo)).total_seconds() * 1000)
+    try:
+        where = ZoneInfo(job["timezone"])
+    except ZoneInfoNotFoundError:  # the machine's own, which has no name
+        where = None
+    wait_ms = round(due.timestamp() * 1000) - clock_of(call.home).wall_ms()
     soon = f", in {duration_text(wait_ms)}" if wait_ms > 0 else ""
-    return f"{_second(job['next_at'])} ({due.astimezone(ZoneInfo(job['timezone'])):%a %H:%M} there{soon})"
+    return f"{_second(job['next_at'])} ({due.astimezone(where):%a %H:%M} there{soon})"
 
 
 def _span(seconds: float | None) -> str | None:

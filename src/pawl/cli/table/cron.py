@@ -76,7 +76,7 @@ SHOW = Command(
     "cron show",
     "cron_jobs:show",
     """Show everything about a job.
-    Its schedule and rules, whether it fires and if not why, its next fires and its last ones.""",
+    Its schedule and rules, whether it fires and if not why, its next fire and its last ones.""",
     positionals=(_NAME,),
     examples=(("pawl cron show nightly", "one job"),),
     json=_SHOWN,

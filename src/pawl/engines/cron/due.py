@@ -27,16 +27,14 @@ class Due(NamedTuple):
 
 class OnRecord(NamedTuple):
     """The instants of a job that are on record already, and never fire again: after the clock was set back there are
-    some to come. ``spans`` are first and last of a record for many; ``pruned_ms``: all up to here."""
+    some to come. ``spans`` are first and last of a record for many, or of what has left the history."""
 
     single: frozenset[int] = frozenset()
     spans: tuple[tuple[int, int], ...] = ()
-    pruned_ms: int = 0
 
-    def __contains__(self, at_ms: object) -> bool:
-        if not isinstance(at_ms, int):
-            return False
-        return at_ms <= self.pruned_ms or at_ms in self.single or any(a <= at_ms <= b for a, b in self.spans)
+    def has(self, at_ms: int) -> bool:
+        """Whether this instant is on record."""
+        return at_ms in self.single or any(first <= at_ms <= last for first, last in self.spans)
 
 
 NOTHING = OnRecord()
@@ -44,8 +42,8 @@ NOTHING = OnRecord()
 
 def next_free(plan: Schedule, after_ms: int, on_record: OnRecord = NOTHING) -> int | None:
     """The first instant strictly later than this one that is not on record."""
-    fire = plan.after(max(after_ms, on_record.pruned_ms))
-    while fire is not None and fire.at_ms in on_record:
+    fire = plan.after(after_ms)
+    while fire is not None and on_record.has(fire.at_ms):
         ends = [last for first, last in on_record.spans if first <= fire.at_ms <= last]
         fire = plan.after(max([fire.at_ms, *ends]))
     return None if fire is None else fire.at_ms
@@ -70,10 +68,11 @@ def look(
         prompt_ms = max(prompt_ms, since_ms)
     keep = SINGLE_MAX + config.catch_up_max + LATE_MS // 1000 + 1  # so that what runs is always among them
     newest: deque[int] = deque(maxlen=keep)
-    stretches: list[_Stretch] = []
-    together = False
-    for at_ms in plan.between(next_at_ms, now_ms):
-        if at_ms in on_record:
+    head = _head(config, plan, next_at_ms, now_ms) if on_record == NOTHING else None
+    stretches: list[_Stretch] = [] if head is None else [head]
+    together = head is not None
+    for at_ms in plan.between(next_at_ms if head is None else head.last + 1, now_ms):
+        if on_record.has(at_ms):
             together = False
             continue
         if together:
@@ -90,6 +89,23 @@ def look(
     runs = [NewFire(at_ms, "catch_up", "claimed") for at_ms in late if at_ms in caught]
     runs += [NewFire(at_ms, "schedule", "claimed") for at_ms in prompt]
     return Due(records, runs, next_free(plan, now_ms, on_record))
+
+
+def _head(config: CronConfig, plan: Schedule, next_at_ms: int, now_ms: int) -> _Stretch | None:
+    """What of a gap is older than anything that runs, where it is so much that one record tells of it: counted, for
+    years of seconds take minutes to look at."""
+    until_ms = now_ms - max(config.catch_up_window_ms, LATE_MS) - 1
+    count = plan.count(next_at_ms, until_ms) if next_at_ms <= until_ms else 0
+    if count <= SINGLE_MAX:
+        return None
+    span_ms = LATE_MS
+    last = None
+    while last is None:
+        last = max(plan.between(max(next_at_ms, until_ms - span_ms), until_ms), default=None)
+        span_ms *= 8
+    head = _Stretch(next(iter(plan.between(next_at_ms, until_ms))))
+    head.last, head.count = last, count
+    return head
 
 
 class _Stretch:
@@ -130,13 +146,14 @@ def _missed(missed: list[int], why: str, stretches: list[_Stretch], run: int) ->
     count = sum(each.count for each in stretches) - run
     if count <= SINGLE_MAX:
         return [NewFire(at_ms, "schedule", "missed", why) for at_ms in missed]
+    last = missed[-1] if missed else stretches[0].last
     records = []
     for each in stretches:
-        if each.first > missed[-1]:
+        if each.first > last:
             break
-        if each.last > missed[-1]:  # its end runs, or all stretches behind it do
+        if each.last > last:  # its end runs, or all stretches behind it do
             each.count = count
-            each.last = missed[-1]
+            each.last = last
         count -= each.count
         many = (each.count, each.last) if each.count > 1 else (1, None)
         records.append(NewFire(each.first, "schedule", "missed", why, *many))

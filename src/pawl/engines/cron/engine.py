@@ -15,6 +15,7 @@ import heapq
 import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from pawl import failpoints
@@ -37,19 +38,21 @@ from pawl.storage import Transaction
 from pawl.timers import Timer
 from pawl.values import rfc3339
 
+Answer = TypeVar("Answer")
+
 log = logger("cron")
 LOOK_MS = 10_000  # how long a wall clock that was set may go unnoticed
 _JUMP_MS = 1_500  # a clock that drifts, or is led back slowly, is no clock that was set
 _RETRY_MS = (1_000, 60_000)
+_DAY_MS = 86_400_000
 _LONG_MS = 3_600_000  # a gap of which the fires are counted on a thread
 NOT_NOW = 10  # the exit code of a precondition that says so
+PROGRAM = "program"  # what such a task runs: its prompt is the argv
 PRECONDITION = "precondition"  # the part of a fire that such a task is
 _CHECK_MS = 60_000  # how long a precondition may take
 _WAITING_MAX = 100  # fires of one job that wait for one another
 _AT_ONCE = 16  # claims, and starts, that are on their way to the disk: a thousand would keep the daemon from answering
 _DEATHS_MAX = 3  # of the driver of one fire
-
-Answer = TypeVar("Answer")
 
 
 class Agents(Protocol):
@@ -98,6 +101,7 @@ class Scheduler:
         self._timer: Timer | None = None
         self._apart_ms = 0  # wall clock minus monotonic clock, at the last look
         self._since_ms = 0
+        self._counting = ThreadPoolExecutor(1, "cron")  # of its own: a long gap must not hold up whoever needs a thread
         self._unseen: set[str] = set()  # jobs that were not looked at since the start
         self._started = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,25 +111,31 @@ class Scheduler:
 
     # --- start and stop ---------------------------------------------------------------------------------------------
 
+    async def recover(self) -> None:
+        """Take over the fires that a dead daemon left open. Before the socket opens, so that whoever asks for one more
+        meets them."""
+        for fire in await self._open(Q.unclean_fires):
+            self._begin(fire)  # first: what replaces them waits for them
+        if not await self._take_over():
+            self._spawn(self._take_over_later())
+
     async def start(self) -> None:
-        """Take over what a dead daemon left, then watch the clock. After the control plane's own recovery."""
+        """Watch the clock."""
         clock = self._plane.timers.clock
         self._since_ms = clock.wall_ms()
         self._apart_ms = clock.wall_ms() - clock.monotonic_ms()
-        for row in await self._plane.reader.all(Q.unclean_fires):
-            self._begin(Fire._make(row))  # first: what replaces them waits for them
-        if not await self._take_over():
-            self._spawn(self._take_over_later())
         self._started = True
         self._unseen = {job.name for job in self.jobs.all()}
         for name in self._unseen:
             self._spawn(self._look_at(name))  # on a full disk they wait, and the daemon answers all the same
+        self._spawn(self._forget_old())
 
     async def stop(self) -> None:
         """Look no more. What runs is the control plane's; what waits is taken over by the next daemon."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
+        self._counting.shutdown(wait=False, cancel_futures=True)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -166,17 +176,17 @@ class Scheduler:
             try:
                 whole = await self._take_over()
                 for name in {fire.job for fire in await self._open(Q.open_fires)}:
-                    await self._pick_up(name)
+                    async with self._deciding[name]:
+                        await self._pick_up(name)
             except StorageError as error:
                 whole = False
                 log.error("cannot read the open fires", code=error.code, error=error.message)
 
     async def _pick_up(self, name: str) -> None:
-        """Go on with what is claimed of a job, where the store did not tell whether it is."""
-        async with self._deciding[name]:
-            for fire in await self._open(Q.open_fires_of, name):
-                if fire.owner == self._plane.owner and self._under_of(fire) is None:
-                    self._begin(fire)
+        """Go on with what is claimed of a job, where the store did not tell whether it is. The caller decides."""
+        for fire in await self._open(Q.open_fires_of, name):
+            if fire.owner == self._plane.owner:
+                self._begin(fire)
 
     async def _open(self, statement: str, *values: str) -> list[Fire]:
         return [Fire._make(row) for row in await self._plane.reader.all(statement, values)]
@@ -246,11 +256,10 @@ class Scheduler:
     async def _set_back(self) -> None:
         """The clock was set back: fires that are now to come, and are not on record, come all the same."""
         for job in self.jobs.all():
-            if job.next_at_ms is not None:
-                try:
-                    await self.jobs.reschedule(job)
-                except PawlError as error:
-                    log.error("cannot move a job after the clock was set back", job=job.name, error=error.message)
+            try:
+                await self.jobs.reschedule(job)
+            except Exception as error:  # the others all the same
+                log.error("cannot move a job after the clock was set back", job=job.name, exc_info=error)
 
     async def _look_at(self, name: str) -> None:
         """See what is due of a job. One job's trouble is no other's."""
@@ -264,7 +273,8 @@ class Scheduler:
                 try:
                     if again:
                         await self.jobs.refresh(name)
-                        await self._pick_up(name)
+                        async with self._deciding[name]:
+                            await self._pick_up(name)
                     again = True
                     async with self._claims:
                         await self._take_due(name)
@@ -287,10 +297,6 @@ class Scheduler:
 
     async def _take_due(self, name: str) -> None:
         """Record what is due of a job and start what is to run, until nothing is due."""
-        if (job := self.jobs.get(name)) is not None and job.config.delete_after_run and name in self._unseen:
-            (done,) = await self._plane.reader.one(Q.completed_since, (name, job.first_seen_ms)) or (0,)
-            if done:  # its daemon died before it could go
-                await self.jobs.has_run(job)
         while (job := self.jobs.get(name)) is not None and job.next_at_ms is not None:
             now_ms = self._plane.timers.clock.wall_ms()
             if job.next_at_ms + jitter_ms(job.config) > now_ms:
@@ -305,18 +311,19 @@ class Scheduler:
         """Store what is due of a job, with its next fire, and begin what is to run."""
         fires = self._overlap(job, due)
         failpoints.hit("cron.before_claim")
-        taken = await self._plane.writer.submit(
-            store.take, job, fires, due.next_at_ms, self._plane.owner, _finished(due, fires)
-        )
-        if taken is None:
+        said = "it has fired" if due.runs or not fires else f"its instant passed: {fires[-1].reason}"
+        owner = self._plane.owner
+        taken = await self._plane.writer.submit(store.take, job, fires, due.next_at_ms, said, owner)
+        if taken is None:  # somebody moved the job; or an earlier try was stored, and its answer was lost
             await self.jobs.refresh(job.name)
+            await self._pick_up(job.name)
             return
         failpoints.hit("cron.after_claim")
         stored, recorded = taken
+        self.jobs.put(stored)
         for fire in recorded:
             if fire.status in OPEN:
                 self._begin(fire)
-        self.jobs.put(stored)
 
     async def _due(self, job: Job, now_ms: int) -> Due:
         assert job.next_at_ms is not None
@@ -328,7 +335,18 @@ class Scheduler:
             assert job.next_at_ms is not None
             return look(job.config, plan, job.next_at_ms, now_ms, since_ms=since_ms, on_record=on_record)
 
-        return await asyncio.to_thread(judge) if now_ms - job.next_at_ms > _LONG_MS else judge()
+        if now_ms - job.next_at_ms <= _LONG_MS:
+            return judge()
+        return await asyncio.get_running_loop().run_in_executor(self._counting, judge)
+
+    async def _forget_old(self) -> None:
+        """Once a day: fires of jobs that are gone."""
+        while True:
+            try:
+                await self._plane.writer.submit(store.forget_old)
+            except StorageError as error:
+                log.warning("cannot forget old fires", code=error.code, error=error.message)
+            await self._plane.timers.sleep(_DAY_MS)
 
     # --- overlap ----------------------------------------------------------------------------------------------------
 
@@ -339,11 +357,10 @@ class Scheduler:
             fires = [fire._replace(status="skipped") for fire in fires]
         fires = list(fires)
         under = len(self._under.get(job.name, ()))
-        sequence = any(fire.trigger == "catch_up" for fire in due.runs)
-        verdict = "queue" if sequence else job.config.overlap
         for fire in due.runs:
-            full = verdict == "skip" or (verdict == "queue" and not sequence and under >= _WAITING_MAX)
-            if under and full:
+            verdict = "queue" if fire.trigger == "catch_up" else job.config.overlap
+            most = max(_WAITING_MAX, job.config.catch_up_max) if fire.trigger == "catch_up" else _WAITING_MAX
+            if under and (verdict == "skip" or (verdict == "queue" and under >= most)):
                 fires.append(fire._replace(status="skipped", reason=self._busy(job)))
                 continue
             waits = verdict if under and verdict != "allow" else None
@@ -398,15 +415,14 @@ class Scheduler:
     async def _drive(self, under: Under) -> None:
         """From claim to end. A bug on the way is no reason to leave a fire open, or to start it twice."""
         try:
-            for _ in range(_DEATHS_MAX):
+            while True:
                 try:
                     return await self._live(under)
                 except Exception as error:
-                    log.error("a fire's driver died", job=under.fire.job, fire=under.fire.seq, exc_info=error)
-                    trouble = repr(error)
-                await self._plane.timers.sleep(_RETRY_MS[0])
-                under.fire = await self._insist(lambda: self._row(under.fire))
-            await self._close(under, "failed", f"Pawl's own driver of this fire died: {trouble}")
+                    log.error("the driver of a fire died", job=under.fire.job, fire=under.fire.seq, exc_info=error)
+                    if under.fire.task_id is None:
+                        return await self._close(under, "failed", f"a bug in the daemon: {error!r}")
+                await self._plane.timers.sleep(_RETRY_MS[1])  # it has a task: whoever comes next must know of it
         finally:
             fires = self._under[under.fire.job]
             fires.remove(under)
@@ -451,10 +467,12 @@ class Scheduler:
         if under.fire.check_id is None and not await self._submit(config, under, b"", check=True):
             return False
         assert under.fire.check_id is not None
-        ended = await self._ended(under.fire.check_id)
+        if under.replaced is not None:  # while it was stored
+            await self._cancel(under.fire.check_id, under.replaced)
+        ended = await self._ended(under.fire.check_id, under)
         if under.replaced is not None or (ended.exit_code == 0 and ended.status == "completed"):
             return True
-        if ended.exit_code == NOT_NOW:
+        if ended.exit_code == NOT_NOW and ended.status == "completed":
             await self._close(under, "skipped", f"its precondition said so (exit {NOT_NOW})", NOT_NOW)
         else:
             said = f"exit {ended.exit_code}" if ended.exit_code is not None else ended.status
@@ -471,13 +489,14 @@ class Scheduler:
         }  # fmt: skip
         if check:
             source["part"] = PRECONDITION
-        if command:
-            source["command"] = list(command)
+        if command:  # it stands where the prompt does, which it has none of: a source is shown with each task
+            source["runs"] = PROGRAM
+            prompt = json.dumps(command).encode()
 
         def give(tx: Transaction, stored: list[Submitted]) -> None:
             store.link(tx, stored, fire, self._plane.owner, check=check)
 
-        async def store_it() -> Fire:
+        async def store_it() -> None:
             new = self._agents.unattended(
                 config.agent, prompt, kind="cron",
                 timeout_ms=min(config.timeout_ms or _CHECK_MS, _CHECK_MS) if check else config.timeout_ms,
@@ -487,16 +506,15 @@ class Scheduler:
             async with self._starts:
                 await self._plane.submit_all([new], give)
             failpoints.hit("cron.after_task")
-            return await self._row(fire)
 
         try:
-            under.fire = await self._insist(store_it)
+            await self._insist(store_it)
         except PawlError as error:
             under.fire = await self._insist(lambda: self._row(fire))
-            if (under.fire.check_id if check else under.fire.task_id) is not None:
-                return True  # it was stored before, and the store did not tell
-            await self._close(under, "failed", error.message)
-            return False
+            if (under.fire.check_id if check else under.fire.task_id) is None:
+                await self._close(under, "failed", error.message)
+                return False
+        under.fire = await self._insist(lambda: self._row(fire))
         return True
 
     async def _close(self, under: Under, status: str, reason: str, exit_code: int | None = None) -> None:
@@ -506,31 +524,41 @@ class Scheduler:
     async def _see_end(self, under: Under) -> None:
         """Wait until the last attempt of a fire's task is over, and no process of it is left."""
         assert under.fire.task_id is not None
-        await self._ended(under.fire.task_id)
+        await self._ended(under.fire.task_id, under)
         fire = under.fire
-        ended = under.fire = await self._insist(lambda: self._plane.writer.submit(store.settle_from_task, fire))
-        job = self.jobs.get(ended.job)
-        if job is not None and ended.status == "completed" and job.config.delete_after_run and not ended.manual:
-            await self.jobs.has_run(job)
+        under.fire = await self._insist(lambda: self._plane.writer.submit(store.settle_from_task, fire))
+        job = self.jobs.get(fire.job)
+        if job is not None and job.config.delete_after_run:
+            await self._insist(lambda: self.jobs.has_run(fire.job))
 
-    async def _ended(self, task_id: str) -> Task:
-        """The last attempt of a task, once it is over."""
-        while True:
-            task = await self._plane.wait(await self._last_attempt(task_id))
-            if await self._plane.reader.one(TASKS.retry_of, (task.id,)) is None:
-                return task
+    async def _ended(self, task_id: str, under: Under) -> Task:
+        """The last attempt of a task, once it is over. One that follows a replaced attempt is cancelled too."""
+
+        async def over() -> Task | None:
+            task = await self._last_attempt(task_id)
+            if under.replaced is not None and not task.ended:
+                await self._plane.cancel(task, under.replaced, "daemon")
+            task = await self._plane.wait(task)
+            if task.cleanup == "pending":  # by a daemon that is not proven gone, or the storage refused
+                await self._plane.timers.sleep(_RETRY_MS[0])
+                return None
+            return None if await self._plane.reader.one(TASKS.retry_of, (task.id,)) else task
+
+        while (task := await self._insist(over)) is None:
+            pass
+        return task
 
     async def _last_attempt(self, task_id: str) -> Task:
         while (row := await self._plane.reader.one(TASKS.retry_of, (task_id,))) is not None:
             task_id = row[0]
         return await self._plane.find(task_id)
 
-    async def _insist(self, write: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Write until it is written: on a full disk later."""
+    async def _insist(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Read or write until that is done: on a full disk later."""
         pause_ms = _RETRY_MS[0]
         while True:
             try:
-                return await write()
+                return await work()
             except StorageError as error:
                 log.error("cannot write to a fire; trying again", code=error.code, error=error.message)
                 await self._plane.timers.sleep(pause_ms)
@@ -543,7 +571,7 @@ class Scheduler:
         def ended(done: asyncio.Task[None]) -> None:
             self._tasks.discard(done)
             if not done.cancelled() and done.exception() is not None:
-                log.error("a fire's driver died; the next start takes it over", exc_info=done.exception())
+                log.error("a part of the scheduler died", exc_info=done.exception())
 
         task.add_done_callback(ended)
 
@@ -585,7 +613,8 @@ class Scheduler:
 
     async def plan(self, task: Task, spool: Spool) -> Plan:
         """How the task of a fire is done: by the job's agent, or by a program under that agent's policy."""
-        return await self._agents.plan(task, spool, tuple(json.loads(task.source).get("command", ())))
+        program = json.loads(task.prompt) if json.loads(task.source).get("runs") == PROGRAM else ()
+        return await self._agents.plan(task, spool, tuple(program))
 
     @staticmethod
     def good_codes(task: Task) -> frozenset[int]:
@@ -597,14 +626,6 @@ class Scheduler:
     def under_way(self) -> list[Fire]:
         """The fires that are not over."""
         return [each.fire for fires in self._under.values() for each in fires]
-
-
-def _finished(due: Due, fires: list[NewFire]) -> str | None:
-    """Why a job fires no more, where nothing of it is left to fire."""
-    if due.next_at_ms is not None:
-        return None
-    said = [fire for fire in fires if fire.status in ("missed", "skipped")]
-    return "it has fired" if due.runs or not said else f"its instant passed: {said[-1].reason}"
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

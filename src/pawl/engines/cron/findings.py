@@ -41,8 +41,15 @@ async def findings(scheduler: Scheduler, reader: Reader, now_ms: int) -> list[di
         elif _late(job, now_ms) and _late(job, now_ms - jitter_ms(job.config)):
             late = late_text(now_ms - (job.next_at_ms or 0))
             say("cron_late", job.name, f"its fire of {rfc3339(job.next_at_ms)} is {late} late and not started yet")
+    waiting: set[str] = set()
     for fire in [Fire._make(row) for row in await reader.all(Q.open_fires)]:
-        held = scheduler.jobs.get(fire.job) if fire.started_at_ms else None
+        held = scheduler.jobs.get(fire.job)
+        late_ms = now_ms - fire.nominal_at_ms - (jitter_ms(held.config) if held else 0)
+        if fire.started_at_ms is None and late_ms > LATE_MS and fire.job not in waiting:
+            waiting.add(fire.job)  # of several that wait the oldest tells
+            why = f"task {fire.task_id} waits for a slot" if fire.task_id else "it waits for the run before it"
+            what = f"its fire of {rfc3339(fire.nominal_at_ms)} is {late_text(late_ms)} late and not started yet"
+            say("cron_late", fire.job, f"{what}: {why}")
         expected_ms = held.config.expected_duration_ms if held else None
         if expected_ms and fire.started_at_ms and now_ms - fire.started_at_ms > expected_ms:
             runs = duration_text(now_ms - fire.started_at_ms)

@@ -29,6 +29,7 @@ from pawl.errors import (
     CronJobExists,
     CronJobNotFound,
     InvalidValue,
+    StorageError,
 )
 from pawl.log import logger
 from pawl.storage import Reader, Writer
@@ -36,6 +37,7 @@ from pawl.timers import Timers
 from pawl.values import rfc3339
 
 log = logger("cron")
+_BACK_MS = 366 * 86_400_000  # how far back the last fire before an instant is looked for
 _DEFINITION_MAX = 256 * 1024  # bytes of an added job, as it is stored
 
 
@@ -91,11 +93,7 @@ class Jobs:
 
     async def on_record(self, job: Job, from_ms: int) -> OnRecord:
         """The instants of a job from here on that are on record: none, as long as the clock only goes forward."""
-        if max(self._newest.get(job.name, 0), job.pruned_ms) < from_ms:
-            return NOTHING
-        single = await self._reader.all(Q.on_record, (job.name, from_ms))
-        spans = await self._reader.all(Q.spans, (job.name, from_ms))
-        return OnRecord(frozenset(row[0] for row in single), tuple((a, b) for a, b in spans), job.pruned_ms)
+        return NOTHING if self._newest.get(job.name, 0) < from_ms else await self._all_on_record(job.name, from_ms)
 
     # --- the scheduler's changes ------------------------------------------------------------------------------------
 
@@ -109,11 +107,12 @@ class Jobs:
 
     async def refresh(self, name: str) -> None:
         """Read one job anew."""
-        row = await self._reader.one(Q.job, (name,))
-        if row is None:
-            self._jobs.pop(name, None)
-        else:
-            self.put(Job._make(row))
+        async with self._changing:  # or a change that is on its way would be undone in memory
+            row = await self._reader.one(Q.job, (name,))
+            if row is None:
+                self._jobs.pop(name, None)
+            else:
+                self.put(Job._make(row))
 
     async def reschedule(self, job: Job) -> None:
         """Let an instant come that lies before the next fire and is not on record: the clock was set back."""
@@ -122,6 +121,8 @@ class Jobs:
             now_ms = self._now()
             if job.next_at_ms is None or job.next_at_ms <= now_ms:
                 return
+            if self._newest.get(job.name, 0) > now_ms:
+                await self._forget_ahead(job, now_ms)
             first_seen_ms = seen_by(job.config, job.first_seen_ms, now_ms)
             plan = plan_of(job.config, first_seen_ms)
             sooner = next_free(plan, now_ms, await self.on_record(job, now_ms))
@@ -129,19 +130,23 @@ class Jobs:
                 values = job._asdict() | {"next_at_ms": sooner, "first_seen_ms": first_seen_ms}
                 await self._store(job, values, tasks.DAEMON, "rescheduled")
 
-    async def has_run(self, job: Job) -> None:
-        """A job that goes once it has run: an added one is removed, a declared one is finished."""
-        async with self._changing:
-            if job.origin == "runtime":
-                await self._writer.submit(
-                    store.remove_job, job, tasks.DAEMON, "it has run, and delete_after_run is set"
-                )
-                self._jobs.pop(job.name, None)
-            elif not job.finished:
-                reason = "it has run, and delete_after_run is set; the file still declares it"
-                done = await self._writer.submit(store.finish_job, job, reason)
-                if done is not None:
-                    self.put(done)
+    async def has_run(self, name: str) -> None:
+        """A job that goes once it has run may be gone now: that happened in the transaction that ended its fire."""
+        await self.refresh(name)
+        if name not in self._jobs:
+            await self._writer.submit(store.tell, name, "removed", "it has run, and delete_after_run is set")
+            async with self._changing:
+                await self._make_way(name)
+
+    async def _forget_ahead(self, job: Job, now_ms: int) -> None:
+        """What a clock that was wrong let us call missed, and is to come: it was not missed."""
+        plan = plan_of(job.config, job.first_seen_ms)
+        cut = []
+        for first, last in await self._reader.all(Q.spans, (job.name, now_ms + 1)):
+            past = [at_ms for at_ms in plan.between(max(first, now_ms - _BACK_MS), now_ms) if at_ms >= first]
+            if first <= now_ms < last and past:
+                cut.append({"nominal": first, "until": past[-1], "fires": plan.count(first, past[-1])})
+        await self._writer.submit(store.forget_ahead, job.name, now_ms, cut)
 
     # --- the file ---------------------------------------------------------------------------------------------------
 
@@ -157,11 +162,17 @@ class Jobs:
             gone = [job for job in self.all() if job.origin == "config" and job.name not in declared]
             added = [job for job in self.all() if job.origin == "runtime"]
             # all at once: their commits are shared
-            await asyncio.gather(
-                *(self._reconcile(name, config, said) for name, config in declared.items()),
-                *(self._undeclare(job, said) for job in gone),
-                *(self._judge(job) for job in added),
-            )
+            work = {name: self._reconcile(name, config, said) for name, config in declared.items()}
+            work |= {job.name: self._undeclare(job, said) for job in gone}
+            work |= {job.name: self._judge(job) for job in added if job.name not in work}
+            faults = dict(zip(work, await asyncio.gather(*work.values(), return_exceptions=True), strict=True))
+        for name, fault in faults.items():
+            if isinstance(fault, BaseException) and not isinstance(fault, StorageError):
+                log.error("a job cannot be judged", job=name, exc_info=fault)
+                self.conflicts[name] = f"it cannot be judged, which is a bug in the daemon: {fault!r}"
+        for fault in faults.values():
+            if isinstance(fault, StorageError):
+                raise fault
         if any(said.values()):
             log.info("the declared jobs have changed", **said)
         return said
@@ -171,7 +182,8 @@ class Jobs:
         if job is not None and job.origin == "runtime":
             self.conflicts[name] = (
                 f"config.toml, line {self.lines()[name]}, declares a job of the name {name}, and one was added under "
-                f"that name with `pawl cron add` (agent {job.config.agent}); the added one stays: rename or remove one"
+                f"that name with `pawl cron add` (agent {job.config.agent}); the added one stays: rename "
+                "the one in the file, or `pawl cron remove` the other"
             )
             said["conflicts"].append(name)
         elif job is None:
@@ -240,7 +252,16 @@ class Jobs:
                 raise self._declared(job, "remove it")
             await self._writer.submit(store.remove_job, job, actor, "removed with `pawl cron remove`")
             del self._jobs[name]
+            await self._make_way(name)
             return job
+
+    async def _make_way(self, name: str) -> None:
+        """An added job is gone: a declared one that it kept the name from is in force."""
+        if self.conflicts.pop(name, None) is not None:
+            config = next((declared for declared in self._config().cron if declared.name == name), None)
+            if config is None:
+                return
+            await self._store(None, await self._values(None, config, "config"), tasks.DAEMON, "added")
 
     async def switch(self, name: str, on: bool, *, actor: str) -> Job:
         """Enable or disable a job, declared ones too. Enabling counts from now: nothing overdue springs up.
@@ -312,10 +333,12 @@ class Jobs:
         now_ms = self._now()
         same = job is not None and timing(job.config) == timing(config)
         first_seen_ms = job.first_seen_ms if job is not None and same else now_ms
-        finished = job.finished if job is not None and same else 0
+        # what has fired its one instant has finished for good; what goes once it has run, as long as it says so
+        stays = job is not None and same and (config.at is not None or config.delete_after_run)
+        finished = job.finished if job is not None and stays else 0
         reason = job.disabled_reason if finished and job is not None else self._broken(config)
         made = Job(0, config.name, origin, definition_of(config), None if job is None else job.override, reason,
-                   finished, first_seen_ms, None, 0 if job is None else job.pruned_ms)  # fmt: skip
+                   finished, first_seen_ms, None)  # fmt: skip
         next_at_ms = None
         if made.fires:
             if job is not None and same and job.next_at_ms is not None:
@@ -323,16 +346,19 @@ class Jobs:
             else:
                 made = made._replace(first_seen_ms=seen_by(config, first_seen_ms, now_ms))
                 plan = plan_of(config, made.first_seen_ms)
-                next_at_ms = next_free(plan, now_ms, await self._all_on_record(config.name, now_ms, made.pruned_ms))
+                next_at_ms = next_free(plan, now_ms, await self._all_on_record(config.name, now_ms))
                 if next_at_ms is None:
-                    made = made._replace(finished=1, disabled_reason="its instant had passed when it was first seen")
+                    made = made._replace(finished=1, disabled_reason="its instant had passed when it could have fired")
         return made._asdict() | {"next_at_ms": next_at_ms}
 
-    async def _all_on_record(self, name: str, from_ms: int, pruned_ms: int) -> OnRecord:
+    async def _all_on_record(self, name: str, from_ms: int) -> OnRecord:
         """As ``on_record``, of a name that may have had another job before."""
         single = await self._reader.all(Q.on_record, (name, from_ms))
         spans = await self._reader.all(Q.spans, (name, from_ms))
-        return OnRecord(frozenset(row[0] for row in single), tuple((a, b) for a, b in spans), pruned_ms)
+        found = OnRecord(frozenset(row[0] for row in single), tuple((a, b) for a, b in spans))
+        newest = max([*found.single, *(last for _, last in found.spans)], default=0)
+        self._newest[name] = max(self._newest.get(name, 0), newest)
+        return found
 
     async def _store(self, job: Job | None, values: dict[str, Any], actor: str, event: str) -> Job:
         stored = await self._writer.submit(store.put_job, job, values, actor, event)

@@ -36,7 +36,7 @@ FIRE = StateMachine(
         Transition("running", "lose", "lost", "its task", "the task was lost"),
     ],
 )
-OPEN = ("claimed", "running")
+OPEN = tuple(state for state in FIRE.states if state not in FIRE.terminal)
 _TEXT_MAX = 2_000  # characters of an output that a list of fires repeats
 
 
@@ -52,7 +52,6 @@ class Job(NamedTuple):
     finished: int
     first_seen_ms: int
     next_at_ms: int | None
-    pruned_ms: int
 
     @property
     def config(self) -> CronConfig:

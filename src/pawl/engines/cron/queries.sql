@@ -9,6 +9,9 @@ FROM cron_job j ORDER BY j.name;
 -- name: job
 SELECT * FROM cron_job WHERE name = ?;
 
+-- name: definitions
+SELECT name, definition, first_seen_ms FROM cron_job;
+
 -- name: insert_job
 INSERT INTO cron_job (name, origin, definition, disabled_reason, finished, first_seen_ms, next_at_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING *;
@@ -20,11 +23,8 @@ WHERE seq = :seq RETURNING *;
 
 -- name: advance
 -- the next fire is stored before this one starts; only where nobody has moved it
-UPDATE cron_job SET next_at_ms = :next, finished = :finished, disabled_reason = :reason
+UPDATE cron_job SET next_at_ms = :next, finished = :next IS NULL, disabled_reason = iif(:next IS NULL, :over, disabled_reason)
 WHERE seq = :seq AND next_at_ms = :due RETURNING *;
-
--- name: finish
-UPDATE cron_job SET finished = 1, next_at_ms = NULL, disabled_reason = ? WHERE seq = ? RETURNING *;
 
 -- name: delete_job
 DELETE FROM cron_job WHERE seq = ?;
@@ -40,7 +40,8 @@ ON CONFLICT (job, manual, nominal_at_ms) DO NOTHING RETURNING *;
 SELECT * FROM cron_fire WHERE seq = ?;
 
 -- name: open_fires
-SELECT * FROM cron_fire INDEXED BY cron_fire_open WHERE status IN ('claimed', 'running') ORDER BY nominal_at_ms, seq;
+-- in the order in which they wait for one another: of claims, and not of instants, for the clock may have been set back
+SELECT * FROM cron_fire INDEXED BY cron_fire_open WHERE status IN ('claimed', 'running') ORDER BY task_id IS NULL, seq;
 
 -- name: open_fires_of
 SELECT * FROM cron_fire WHERE job = ? AND status IN ('claimed', 'running') ORDER BY nominal_at_ms, seq;
@@ -84,14 +85,17 @@ UPDATE cron_fire SET status = (SELECT status FROM task WHERE id = task_id),
   exit_code = (SELECT exit_code FROM task WHERE id = task_id),
   reason = (SELECT error_message FROM task WHERE id = task_id)
 WHERE seq = ? AND status IN ('claimed', 'running')
-  AND (SELECT finished_at_ms FROM task WHERE id = task_id) IS NOT NULL RETURNING *;
+  AND EXISTS (SELECT 1 FROM task WHERE id = task_id AND finished_at_ms IS NOT NULL AND coalesce(cleanup, '') <> 'pending')
+RETURNING *;
 
 -- name: on_record
 SELECT nominal_at_ms FROM cron_fire WHERE job = ? AND manual = 0 AND nominal_at_ms >= ? AND fires = 1;
 
 -- name: spans
+-- records for many, and what has left the history
 SELECT nominal_at_ms, until_at_ms FROM cron_fire INDEXED BY cron_fire_span
-WHERE job = ? AND fires > 1 AND until_at_ms >= ? AND manual = 0;
+WHERE job = ?1 AND fires > 1 AND until_at_ms >= ?2 AND manual = 0
+UNION ALL SELECT from_ms, until_ms FROM cron_forgotten WHERE job = ?1 AND until_ms >= ?2;
 
 -- name: newest_manual
 SELECT max(nominal_at_ms) FROM cron_fire WHERE job = ? AND manual = 1;
@@ -107,8 +111,8 @@ FROM cron_fire f LEFT JOIN task t ON t.id = f.task_id
 ORDER BY f.seq DESC LIMIT ?;
 
 -- name: last_fires
--- of each job the newest by schedule and the newest by hand
-SELECT f.* FROM cron_job j JOIN cron_fire f ON f.job = j.name AND f.seq IN (
+-- of each job the newest by schedule and the newest by hand; CROSS, or all fires are read where there are no statistics
+SELECT f.* FROM cron_job j CROSS JOIN cron_fire f ON f.seq IN (
   (SELECT seq FROM cron_fire WHERE job = j.name AND manual = 0 ORDER BY nominal_at_ms DESC LIMIT 1),
   (SELECT seq FROM cron_fire WHERE job = j.name AND manual = 1 ORDER BY nominal_at_ms DESC LIMIT 1));
 
@@ -121,15 +125,33 @@ SELECT f.* FROM cron_fire f WHERE f.seq IN (
 SELECT job, status, sum(fires), max(nominal_at_ms) FROM cron_fire INDEXED BY cron_fire_late
 WHERE (status = 'missed' OR trigger = 'catch_up') AND recorded_at_ms >= ? GROUP BY job, status = 'missed';
 
--- name: completed_since
-SELECT count(*) FROM cron_fire WHERE job = ? AND manual = 0 AND status = 'completed' AND recorded_at_ms >= ?;
-
 -- name: oldest_kept
-SELECT nominal_at_ms FROM cron_fire WHERE job = ? AND manual = ? ORDER BY nominal_at_ms DESC LIMIT 1 OFFSET ?;
+SELECT nominal_at_ms FROM cron_fire WHERE job = ? AND manual = ? AND nominal_at_ms <= ?
+ORDER BY nominal_at_ms DESC LIMIT 1 OFFSET ?;
 
 -- name: forget_fires
+-- not those of which processes may live: after a restart others wait for them
 DELETE FROM cron_fire WHERE job = ? AND manual = ? AND nominal_at_ms < ? AND finished_at_ms IS NOT NULL
-RETURNING coalesce(until_at_ms, nominal_at_ms);
+  AND coalesce(until_at_ms, nominal_at_ms) <= ?
+  AND (task_id IS NULL OR task_id NOT IN (SELECT id FROM task INDEXED BY task_cleanup WHERE cleanup = 'pending'))
+RETURNING nominal_at_ms, coalesce(until_at_ms, nominal_at_ms);
 
--- name: raise_pruned
-UPDATE cron_job SET pruned_ms = max(pruned_ms, ?) WHERE name = ?;
+-- name: forget_old
+DELETE FROM cron_fire WHERE recorded_at_ms < ? AND finished_at_ms IS NOT NULL
+  AND job NOT IN (SELECT name FROM cron_job);
+
+-- name: forget_ahead
+-- of what was missed by a clock that was wrong: it comes after all
+DELETE FROM cron_fire WHERE job = ? AND manual = 0 AND status = 'missed' AND nominal_at_ms > ?;
+
+-- name: cut_span
+UPDATE cron_fire SET fires = :fires, until_at_ms = iif(:fires > 1, :until, NULL)
+WHERE job = :job AND manual = 0 AND fires > 1 AND nominal_at_ms = :nominal;
+
+-- name: extend_forgotten
+-- what lies between was passed by the clock too; before the first stretch there may be fires to come, after a set back
+UPDATE cron_forgotten SET until_ms = max(until_ms, :last)
+WHERE job = :job AND from_ms = (SELECT max(from_ms) FROM cron_forgotten WHERE job = :job AND from_ms <= :first);
+
+-- name: insert_forgotten
+INSERT INTO cron_forgotten (job, from_ms, until_ms) VALUES (:job, :first, :last);

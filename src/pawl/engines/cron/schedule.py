@@ -50,7 +50,10 @@ class Schedule(Protocol):
         """The first fire strictly later than an instant; None where there is none."""
 
     def between(self, first_ms: int, last_ms: int) -> Iterator[int]:
-        """The instants of all fires from one instant to another, both included. Quick: for the gaps of years."""
+        """The instants of all fires from one instant to another, both included."""
+
+    def count(self, first_ms: int, last_ms: int) -> int:
+        """How many these are: years of seconds are counted without looking at each."""
 
 
 class Cron:
@@ -102,6 +105,45 @@ class Cron:
         at_s, last_s = -(-first_ms // 1000) - 1, last_ms // 1000
         with contextlib.suppress(StopIteration, OverflowError, ValueError):
             yield from self._fixed_between(at_s, last_s) if self.fixed else self._real_between(at_s, last_s)
+
+    def count(self, first_ms: int, last_ms: int) -> int:
+        """How many fires there are from one instant to another, both included."""
+        if self.fixed:
+            return sum(1 for _ in self.between(first_ms, last_ms))
+        at_s, end_s, found = -(-first_ms // 1000), last_ms // 1000 + 1, 0
+        with contextlib.suppress(OverflowError, ValueError):
+            while at_s < end_s:  # in each stretch of one offset the wall clock runs like any other
+                change = zones.next_change(at_s, self.where)
+                stop_s = end_s if change is None else min(change, end_s)
+                wall = zones.local(at_s, self.where)
+                found += self._matches_between(wall, wall + timedelta(seconds=stop_s - at_s))
+                at_s = stop_s
+        return found
+
+    def _matches_between(self, first: datetime, end: datetime) -> int:
+        """How many moments the fields ask for, from one to before another, on a clock that never changes."""
+        sim = self._matches(_ANY)
+        hours, minutes, seconds = sim.hours, sim.minutes, sim.seconds
+
+        def before(wall: datetime) -> int:
+            """How many of a day that matches come before this time of the day."""
+            count = sum(hour < wall.hour for hour in hours) * len(minutes) * len(seconds)
+            if wall.hour in hours:
+                count += sum(minute < wall.minute for minute in minutes) * len(seconds)
+                if wall.minute in minutes:
+                    count += sum(second < wall.second for second in seconds)
+            return count
+
+        count = 0
+        midnight = first.replace(hour=0, minute=0, second=0)
+        for day in CronSim(" ".join(("0 0 0", *self.fields[3:])), midnight - timedelta(seconds=1)):
+            if day >= end:
+                break
+            count += len(hours) * len(minutes) * len(seconds)
+            count -= before(first) if day == midnight else 0
+            if end - day < timedelta(days=1):
+                count -= len(hours) * len(minutes) * len(seconds) - before(end)
+        return count
 
     def _real_between(self, at_s: int, last_s: int) -> Iterator[int]:
         """One run through the calendar for each stretch of one offset."""
@@ -162,7 +204,7 @@ class Cron:
         due = zones.epoch_s(wall, round(offset.total_seconds()))
         if zones.local(due, self.where) == wall:
             return Fire(due * 1000, self._repeated(due))
-        change = zones.next_change(due - _JUMP_S - zones._DAY_S, self.where)
+        change = zones.next_change(due - _JUMP_S - zones.DAY_S, self.where)
         while change is not None and zones.local(change, self.where) < wall:
             change = zones.next_change(change, self.where)
         assert change is not None
@@ -181,7 +223,7 @@ class Cron:
             return f"repeated: {wall:%H:%M} comes twice on {wall:%Y-%m-%d}; this is the first time"
         return None
 
-    def _matches(self, wall: datetime) -> Iterator[datetime]:
+    def _matches(self, wall: datetime) -> CronSim:
         """The moments after this one that the fields ask for, on a clock that never changes."""
         return CronSim(self._expression, wall)
 
@@ -202,8 +244,15 @@ class Every:
 
     def between(self, first_ms: int, last_ms: int) -> Iterator[int]:
         """Its multiples from one instant to another, both included."""
+        yield from self._range(first_ms, last_ms)
+
+    def count(self, first_ms: int, last_ms: int) -> int:
+        """How many these are."""
+        return len(self._range(first_ms, last_ms))
+
+    def _range(self, first_ms: int, last_ms: int) -> range:
         steps = -(-(first_ms - self.anchor_ms) // self.period_ms)
-        yield from range(self.anchor_ms + steps * self.period_ms, last_ms + 1, self.period_ms)
+        return range(self.anchor_ms + steps * self.period_ms, last_ms + 1, self.period_ms)
 
 
 class At:
@@ -221,6 +270,10 @@ class At:
         """That instant, where it lies there."""
         if first_ms <= self.at_ms <= last_ms:
             yield self.at_ms
+
+    def count(self, first_ms: int, last_ms: int) -> int:
+        """Whether it lies there, as a number."""
+        return int(first_ms <= self.at_ms <= last_ms)
 
 
 def every(text: str, anchor_ms: int) -> Every:
@@ -249,16 +302,17 @@ def at(text: str, where: ZoneInfo) -> At:
         )
     if found.tzinfo is not None:
         return At(round(found.timestamp() * 1000))
-    offset = found.replace(tzinfo=where, fold=0).utcoffset()
+    whole = found.replace(microsecond=0)
+    offset = whole.replace(tzinfo=where, fold=0).utcoffset()
     assert offset is not None
-    due = zones.epoch_s(found, round(offset.total_seconds()))
-    if zones.local(due, where) != found.replace(microsecond=0):
+    due = zones.epoch_s(whole, round(offset.total_seconds()))
+    if zones.local(due, where) != whole:
         raise InvalidValue(
             f"cannot use the instant {text!r}: the clocks of {where.key} skip it; "
             f"write one with its offset, or one after {rfc3339(due * 1000)}",
             value=text, field="at",
         )  # fmt: skip
-    return At(due * 1000)
+    return At(due * 1000 + found.microsecond // 1000)
 
 
 def _check(text: str, place: int, field: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pawl.control_plane import audit
-from pawl.control_plane.store import Submitted
+from pawl.control_plane.store import DAEMON, Submitted
 from pawl.engines.cron.model import OPEN, Fire, Job, NewFire
 from pawl.errors import RefusedByState
 from pawl.runner.identity import ProcessIdentity
@@ -52,31 +52,32 @@ def remove_job(tx: Transaction, job: Job, actor: str, reason: str) -> None:
     audit.record(tx, actor=actor, subject=("cron_job", job.name), event="removed", reason=reason)
 
 
-def finish_job(tx: Transaction, job: Job, reason: str) -> Job | None:
-    """Nothing of this job is left to fire."""
-    row = tx.one(Q.finish, (reason, job.seq))
-    return None if row is None else Job._make(row)
+def tell(tx: Transaction, name: str, event: str, reason: str) -> None:
+    """Tell the audit log what the database did to a job by itself."""
+    audit.record(tx, actor=DAEMON, subject=("cron_job", name), event=event, reason=reason)
+
+
+def forget_old(tx: Transaction) -> None:
+    """Delete the fires of jobs that are gone, once they are old."""
+    tx.execute(Q.forget_old, (tx.now_ms - KEPT_MS,))
+
+
+def forget_ahead(tx: Transaction, name: str, now_ms: int, cut: list[dict[str, Any]]) -> None:
+    """Take back that fires were missed which are now to come, since the clock was set back. ``cut``: what is left of
+    records for many."""
+    for span in cut:
+        tx.execute(Q.cut_span, span | {"job": name})
+    tx.execute(Q.forget_ahead, (name, now_ms))
 
 
 def take(
-    tx: Transaction, job: Job, fires: list[NewFire], next_at_ms: int | None, owner: ProcessIdentity,
-    finished: str | None = None,
-) -> tuple[Job, list[Fire]] | None:  # fmt: skip
-    """Record what is due and store the next fire, or why there is none (``finished``). None: somebody moved the job
-    meanwhile, and nothing was written.
+    tx: Transaction, job: Job, fires: list[NewFire], next_at_ms: int | None, over: str, owner: ProcessIdentity
+) -> tuple[Job, list[Fire]] | None:
+    """Record what is due and store the next fire, or that there is none and why it is ``over``.
 
-    An instant that is on record already is left as it is.
+    None: somebody moved the job meanwhile, and nothing was written. An instant that is on record already is left.
     """
-    row = tx.one(
-        Q.advance,
-        {
-            "seq": job.seq,
-            "due": job.next_at_ms,
-            "next": next_at_ms,
-            "finished": int(next_at_ms is None),
-            "reason": finished,
-        },
-    )
+    row = tx.one(Q.advance, {"seq": job.seq, "due": job.next_at_ms, "next": next_at_ms, "over": over})
     if row is None:
         return None
     recorded = [_claim(tx, job.name, fire, owner) for fire in fires]
@@ -122,13 +123,19 @@ def close(tx: Transaction, fire: Fire, status: str, reason: str, exit_code: int 
     """End a claimed fire that has no task. The row as it is then."""
     values = {"seq": fire.seq, "status": status, "reason": reason, "now": tx.now_ms, "exit_code": exit_code}
     tx.execute(Q.close, values)
-    return Fire._make(tx.one(Q.fire, (fire.seq,)))
+    return _as_it_is(tx, fire)
 
 
 def settle_from_task(tx: Transaction, fire: Fire) -> Fire:
     """End a fire as its task ended, where the trigger left it open for an attempt that never came."""
     tx.execute(Q.settle_from_task, (fire.seq,))
-    return Fire._make(tx.one(Q.fire, (fire.seq,)))
+    return _as_it_is(tx, fire)
+
+
+def _as_it_is(tx: Transaction, fire: Fire) -> Fire:
+    """The row now; as it was last seen where it has left the history meanwhile."""
+    row = tx.one(Q.fire, (fire.seq,))
+    return fire if row is None else Fire._make(row)
 
 
 def _claim(tx: Transaction, name: str, fire: NewFire, owner: ProcessIdentity) -> Fire | None:
@@ -155,16 +162,21 @@ def _insert(tx: Transaction, name: str, fire: NewFire, owner: ProcessIdentity) -
 
 
 def _prune(tx: Transaction, name: str, manual: int) -> None:
-    """Forget what is too many or too old. What is forgotten counts as recorded all the same."""
+    """Forget what is too many or too old. What is forgotten counts as recorded all the same.
+
+    What lies ahead of a clock that was set back is kept, whatever its number: those instants must not fire again.
+    """
     bounds = []
     for kept, oldest in ((KEPT, None), (_KEPT_ANYWAY, tx.now_ms - KEPT_MS)):
-        row = tx.one(Q.oldest_kept, (name, manual, kept))
+        row = tx.one(Q.oldest_kept, (name, manual, tx.now_ms, kept - 1))
         if row is not None:
             bounds.append(row[0] if oldest is None else min(row[0], oldest))
     if bounds:
-        gone = tx.execute(Q.forget_fires, (name, manual, max(bounds))).fetchall()
+        gone = tx.execute(Q.forget_fires, (name, manual, max(bounds), tx.now_ms)).fetchall()
         if gone and not manual:
-            tx.execute(Q.raise_pruned, (max(row[0] for row in gone), name))
+            stretch = {"job": name, "first": min(row[0] for row in gone), "last": max(row[1] for row in gone)}
+            if tx.execute(Q.extend_forgotten, stretch).rowcount == 0:
+                tx.execute(Q.insert_forgotten, stretch)
 
 
 def _owner(owner: ProcessIdentity) -> dict[str, Any]:

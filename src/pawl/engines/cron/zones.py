@@ -4,28 +4,46 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from tzlocal import get_localzone
 
 from pawl.errors import InvalidValue
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY_S = 86_400
+DAY_S = 86_400
 YEARS = (1970, 9000)  # beyond, datetime itself ends
 
 
 def zone(name: str | None) -> ZoneInfo:
     """The zone of an IANA name; the host's for None. Raises ``invalid_value``; an unknown one is never read as UTC."""
-    if name is None:
+    return _host_zone() if name is None else _named(name)
+
+
+def _host_zone() -> ZoneInfo:
+    try:
         return get_localzone()
-    if name not in available_timezones():
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise InvalidValue(
+            f"cannot tell this machine's time zone ({error}): name one, like Europe/Paris or UTC", field="timezone"
+        ) from None
+
+
+@lru_cache(maxsize=1024)
+def _named(name: str) -> ZoneInfo:
+    if name not in _names():
         raise InvalidValue(
             f"cannot find the time zone {name!r}: write an IANA name like Europe/Paris or UTC",
             value=name,
             field="timezone",
         )
     return ZoneInfo(name)
+
+
+@lru_cache(maxsize=1)
+def _names() -> frozenset[str]:
+    """Every zone there is; to list them takes the walk through a tree of files."""
+    return frozenset(available_timezones())
 
 
 def local(at_s: int, where: ZoneInfo) -> datetime:
@@ -58,14 +76,14 @@ def next_change(at_s: int, where: ZoneInfo) -> int | None:
 @lru_cache(maxsize=1024)
 def _changes(year: int, where: ZoneInfo) -> tuple[int, ...]:
     """The changes from a day before a year to a day after it."""
-    start = round((datetime(year, 1, 1, tzinfo=UTC) - _EPOCH).total_seconds()) - _DAY_S
+    start = round((datetime(year, 1, 1, tzinfo=UTC) - _EPOCH).total_seconds()) - DAY_S
     found = []
     before = offset_s(start, where)
     for day in range(368):
-        at_s = start + (day + 1) * _DAY_S
+        at_s = start + (day + 1) * DAY_S
         after = offset_s(at_s, where)
         if after != before:
-            found.append(_bisect(at_s - _DAY_S, at_s, where))
+            found.append(_bisect(at_s - DAY_S, at_s, where))
             before = after
     return tuple(found)
 

@@ -10,7 +10,6 @@ CREATE TABLE cron_job (
   finished        INTEGER NOT NULL DEFAULT 0, -- nothing of this schedule is left to fire
   first_seen_ms   INTEGER NOT NULL,           -- this schedule; wall
   next_at_ms      INTEGER,                    -- the nominal instant of its next fire; wall
-  pruned_ms       INTEGER NOT NULL DEFAULT 0, -- fires up to here have left the history, and count as recorded; wall
 
   CONSTRAINT "a job comes from the file or was added" CHECK (origin IN ('config', 'runtime')),
   CONSTRAINT "a job that cannot fire has no next fire"
@@ -62,6 +61,17 @@ CREATE INDEX cron_fire_span ON cron_fire (job, until_at_ms) WHERE fires > 1;
 CREATE INDEX cron_fire_recorded ON cron_fire (recorded_at_ms);
 CREATE INDEX cron_fire_late ON cron_fire (recorded_at_ms) WHERE status = 'missed' OR trigger = 'catch_up';
 
+-- Fires that have left the history: they count as recorded. More than one stretch of a job only after the clock was set
+-- back to before the first.
+CREATE TABLE cron_forgotten (
+  job      TEXT    NOT NULL,
+  from_ms  INTEGER NOT NULL,                  -- the nominal instant of the first; wall
+  until_ms INTEGER NOT NULL,                  -- and of the last
+
+  PRIMARY KEY (job, from_ms),
+  CONSTRAINT "what is forgotten has a first and a last" CHECK (from_ms <= until_ms)
+) STRICT, WITHOUT ROWID;
+
 CREATE TRIGGER cron_fire_transition BEFORE UPDATE OF status ON cron_fire
 WHEN OLD.status <> NEW.status AND OLD.status || ' ' || NEW.status NOT IN (
   'claimed running', 'claimed failed', 'claimed cancelled', 'claimed skipped', 'claimed missed',
@@ -95,5 +105,17 @@ END;
 CREATE TRIGGER cron_fire_retries AFTER INSERT ON task
 WHEN NEW.kind = 'cron' AND NEW.retry_of IS NOT NULL
 BEGIN
-  UPDATE cron_fire SET task_id = NEW.id, status = 'claimed' WHERE task_id = NEW.retry_of;
+  UPDATE cron_fire SET task_id = NEW.id, status = 'claimed' WHERE task_id = NEW.retry_of AND finished_at_ms IS NULL;
+END;
+
+-- A job that goes once it has run: an added one is removed, a declared one is finished.
+CREATE TRIGGER cron_job_has_run AFTER UPDATE OF status ON cron_fire
+WHEN NEW.status = 'completed' AND OLD.status <> 'completed' AND NEW.manual = 0
+BEGIN
+  DELETE FROM cron_job WHERE name = NEW.job AND origin = 'runtime' AND first_seen_ms <= NEW.recorded_at_ms
+    AND json_extract(definition, '$.delete_after_run');
+  UPDATE cron_job SET finished = 1, next_at_ms = NULL,
+    disabled_reason = 'it has run, and delete_after_run is set; the file still declares it'
+  WHERE name = NEW.job AND origin = 'config' AND first_seen_ms <= NEW.recorded_at_ms
+    AND json_extract(definition, '$.delete_after_run');
 END;
