@@ -89,6 +89,18 @@ class InvalidConfig(UsageError):
     code = "config_invalid"
 
 
+class SopInvalid(UsageError):
+    """The procedure does not load. ``details.findings`` say why, as ``pawl sop validate`` does."""
+
+    code = "sop_invalid"
+
+
+class SopDirUnreadable(UsageError):
+    """The directory of the procedures (``[sop] dir``) cannot be listed. The message has the system's reason."""
+
+    code = "sop_dir_unreadable"
+
+
 class HomeRefused(UsageError):
     """The home directory cannot be used: wrong owner, not a directory, a test clock file where none may be."""
 
@@ -162,6 +174,12 @@ class CronJobNotFound(NotFound):
     """No job has this name. Text with white space in it, or a leading ``@``, is read as a schedule."""
 
     code = "cron_job_not_found"
+
+
+class SopNotFound(NotFound):
+    """No procedure has this name. ``pawl sop list`` shows those there are, and those that do not load."""
+
+    code = "sop_not_found"
 
 
 # --- exit 5: refused by state -------------------------------------------------------------------------------

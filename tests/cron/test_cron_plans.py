@@ -12,16 +12,17 @@ from pawl.engines.cron.store import Q
 from pawl.storage import Database
 
 HOT = (
-    "adopt", "advance", "close", "completed_since", "delete_job", "finish", "fire", "forget_fires", "insert_fire",
-    "insert_job", "job", "last_fires_of", "late_since", "link", "link_check", "newest_manual", "oldest_kept",
-    "on_record", "raise_pruned", "settle_from_task", "spans", "unclean_fires", "update_job", "fires_of",
+    "adopt", "advance", "close", "close_waiting", "cut_span", "delete_job", "extend_forgotten", "fire", "fires_of",
+    "forget_fires", "insert_fire", "insert_forgotten", "insert_job", "job", "last_fires_of",
+    "late_since", "missed_after", "link", "link_check", "newest_manual", "oldest_kept", "on_record", "open_fires_of",
+    "settle_from_task", "spans", "spans_over", "take_back", "unclean_fires", "update_job",
 )  # fmt: skip
 # A partial index is read through: that is the set in question itself, a few rows of a million.
-SETS = {"open_fires": "cron_fire_open", "unclean_fires": "task_cleanup"}
+SETS = {"open_fires": "cron_fire_open", "unclean_fires": "task_cleanup", "forget_fires": "task_cleanup"}
 # Every job is meant, or the newest of all fires up to a limit.
-WALKS = {"jobs": "j", "last_fires": "j", "fires_all": "f"}
+WALKS = {"jobs": "j", "last_fires": "j", "fires_all": "f", "definitions": "cron_job", "forget_old": "cron_job"}
 # These sort what an index found: few rows, or the history of one job, which is bounded.
-SORTED = ("open_fires", "late_since", "fires_of")
+SORTED = ("open_fires", "open_fires_of", "late_since", "fires_of")
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["no statistics", "statistics"])
@@ -36,6 +37,7 @@ def connection(
     for number in range(1_000):
         values = {
             "job": f"job {number % 20}", "nominal": number, "manual": int(number % 7 == 0), "until": None, "fires": 1,
+            "waits": None,
             "trigger": "manual" if number % 7 == 0 else "schedule", "now": number, "pid": 1, "start": "1", "boot": "1",
             "status": "skipped" if number % 50 else "claimed", "reason": "x", "finished": 1 if number % 50 else None,
         }  # fmt: skip

@@ -26,7 +26,8 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
 def put_in(connection: sqlite3.Connection, status: str) -> int:
     """A fire in that status, recorded like that."""
     values = {
-        "job": "job", "manual": 0, "trigger": "schedule", "fires": 1, "until": None, "now": 1, "pid": 1, "start": "1",
+        "job": "job", "manual": 0, "trigger": "schedule", "fires": 1, "until": None,
+        "waits": None, "now": 1, "pid": 1, "start": "1",
         "boot": "1", "status": "claimed", "reason": "because", "finished": None,
         "nominal": connection.execute("SELECT coalesce(max(nominal_at_ms), 0) + 1 FROM cron_fire").fetchone()[0],
     }  # fmt: skip

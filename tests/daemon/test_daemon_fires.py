@@ -291,7 +291,7 @@ def test_jitter_moves_a_start_and_no_instant(daemon: Daemon, hands: Hands) -> No
 _SEED = """
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 INSERT INTO cron_fire (job, nominal_at_ms, manual, trigger, status, reason, recorded_at_ms, finished_at_ms)
-SELECT ?, ? - i * ?, 0, 'schedule', 'missed', 'x', 1, 1 FROM n
+SELECT ?, ? - i * ?, 0, 'schedule', 'skipped', 'x', 1, 1 FROM n
 """
 
 

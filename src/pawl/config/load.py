@@ -55,11 +55,11 @@ def _judge(file: str) -> tuple[Config | None, list[Fault]]:
     except OSError as error:
         return None, [Fault("", None, f"cannot be read: {error.strerror or error}")]
     except UnicodeDecodeError as error:
-        return None, [_not_utf8(error)]
+        return None, [not_utf8(error)]
     except RecursionError:
         return None, [Fault("", None, "is not usable: its lists or tables are nested too deeply")]
     except ValueError as error:
-        return None, [_not_toml(error)]
+        return None, [not_toml(error)]
     return _validated(raw, Origin(file, locate(text)))
 
 
@@ -91,12 +91,13 @@ def _read(file: str) -> bytes | None:
         return stream.read()
 
 
-def _not_utf8(error: UnicodeDecodeError) -> Fault:
+def not_utf8(error: UnicodeDecodeError) -> Fault:
+    """The place of the first byte that is no text."""
     line = error.object.count(b"\n", 0, error.start) + 1
     return Fault("", line, f"is not UTF-8 text: byte 0x{error.object[error.start]:02x} does not belong there")
 
 
-def _not_toml(error: ValueError) -> Fault:
+def not_toml(error: ValueError) -> Fault:
     """A syntax error; tomllib tells the place at the end of its message, or that the document ended early."""
     place = _PLACE.search(str(error))
     if place is None:  # not tomllib's own error: Python refuses to read numbers of thousands of digits

@@ -37,6 +37,7 @@ Answer = TypeVar("Answer")
 
 log = logger("control_plane")
 _MINDER_MS = 60_000
+_AGAIN_MS = 5_000  # where rows could not be judged: mostly the disk is full, and somebody makes room
 _KEEPER_RETRY_MS = 1_000
 _CANCEL_MARGIN_S = 10.0  # beyond the grace: for KILL, and for writing that nothing is left
 _CAP_CHECK_BUSY_MS = 100
@@ -356,7 +357,8 @@ class ControlPlane:
     def _mind(self) -> None:
         if not self._minding:
             self._minding = True
-            self.timers.after(min(self.settings.heartbeat_interval_ms, _MINDER_MS), self._mind_now)
+            soon_ms = _AGAIN_MS if self.recovery.left else _MINDER_MS
+            self.timers.after(min(self.settings.heartbeat_interval_ms, soon_ms), self._mind_now)
 
     def _mind_now(self) -> None:
         if self._closing:  # the timers outlive us, and a pass would find the database closed

@@ -73,6 +73,7 @@ class Recovery:
         self._supervisor = supervisor
         self._tell_over = over
         self._suspects: set[str] = set()
+        self.left = 0  # rows that the last pass could not judge
         self._kept = 0  # by the pass under way; the report tells of the last whole one
         self._exits = Exits()
         self.report = dict.fromkeys(
@@ -82,12 +83,14 @@ class Recovery:
     async def run(self) -> None:
         """One pass over every row that is not ours to drive already."""
         self._kept = 0
+        unreadable = self.report["unreadable"]
         await self._writer.submit(store.forget_stale_intents)
         running = [Task._make(row) for row in await self._reader.all(Q.running)]
         await self._each(self._without_newborn(running), self._recover)
         self.report["kept"] = self._kept
         to_clean = [Task._make(row) for row in await self._reader.all(Q.to_clean)]
         await self._each(to_clean, self._clean)
+        self.left = self.report["unreadable"] - unreadable
 
     async def sweep_spools(self) -> None:
         """Remove the spools of tasks that are over: their daemon died between the last commit and this."""

@@ -210,7 +210,7 @@ class App:
             )
         for task_id, trouble in self.plane.settlement.troubles.items():
             found.append(_finding("settlement_waits", f"a task cannot be settled yet: {trouble}", task_id))
-        if self.plane.recovery.report["unreadable"]:
+        if self.plane.recovery.left:
             found.append(_finding("rows_unreadable", "recovery could not judge some rows; see the log", "database"))
         if self.plane.recovery.report["kept"]:
             found.append(

@@ -33,6 +33,7 @@ FILES = {
     "progress": "inside",
     "agent": "agent",
     "cron": "cron",
+    "sop": "sop",
     "events": "events",
     "config": "config",
     "doctor": "home",
@@ -42,6 +43,7 @@ FILES = {
 GROUPS = {
     "daemon": "Start, stop and look at the daemon that owns the work.",
     "cron": "Schedules, and when they fire.",
+    "sop": "Procedures: what they say, and whether they can be read.",
     "agent": "The programs that work can be given to.",
     "config": "The configuration file: check it, show it, load it anew.",
 }

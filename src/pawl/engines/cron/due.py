@@ -98,14 +98,20 @@ def _head(config: CronConfig, plan: Schedule, next_at_ms: int, now_ms: int) -> _
     count = plan.count(next_at_ms, until_ms) if next_at_ms <= until_ms else 0
     if count <= SINGLE_MAX:
         return None
-    span_ms = LATE_MS
-    last = None
-    while last is None:
-        last = max(plan.between(max(next_at_ms, until_ms - span_ms), until_ms), default=None)
-        span_ms *= 8
     head = _Stretch(next(iter(plan.between(next_at_ms, until_ms))))
-    head.last, head.count = last, count
+    head.last, head.count = last_before(plan, next_at_ms, until_ms) or head.first, count
     return head
+
+
+def last_before(plan: Schedule, first_ms: int, until_ms: int) -> int | None:
+    """The last instant from one to another, both included; None where there is none. Looked for from the end."""
+    span_ms = LATE_MS
+    while True:
+        from_ms = max(first_ms, until_ms - span_ms)
+        last = max(plan.between(from_ms, until_ms), default=None)
+        if last is not None or from_ms == first_ms:
+            return last
+        span_ms *= 8
 
 
 class _Stretch:

@@ -19,8 +19,9 @@ from pawl.config.faults import faults_of
 from pawl.config.lines import Origin
 from pawl.control_plane import store as tasks
 from pawl.engines.cron import store
-from pawl.engines.cron.due import NOTHING, OnRecord, next_free
+from pawl.engines.cron.due import NOTHING, OnRecord, last_before, next_free
 from pawl.engines.cron.model import Job, definition_of, plan_of, seen_by, timing, zone_name
+from pawl.engines.cron.schedule import Schedule
 from pawl.engines.cron.soundness import unsound
 from pawl.engines.cron.store import Q
 from pawl.errors import (
@@ -37,7 +38,6 @@ from pawl.timers import Timers
 from pawl.values import rfc3339
 
 log = logger("cron")
-_BACK_MS = 366 * 86_400_000  # how far back the last fire before an instant is looked for
 _DEFINITION_MAX = 256 * 1024  # bytes of an added job, as it is stored
 
 
@@ -115,16 +115,15 @@ class Jobs:
                 self.put(Job._make(row))
 
     async def reschedule(self, job: Job) -> None:
-        """Let an instant come that lies before the next fire and is not on record: the clock was set back."""
+        """Let an instant come that lies before the next fire and did not run: the clock was set back."""
         async with self._changing:
             job = self._jobs.get(job.name, job)
             now_ms = self._now()
             if job.next_at_ms is None or job.next_at_ms <= now_ms:
                 return
-            if self._newest.get(job.name, 0) > now_ms:
-                await self._forget_ahead(job, now_ms)
             first_seen_ms = seen_by(job.config, job.first_seen_ms, now_ms)
             plan = plan_of(job.config, first_seen_ms)
+            await self._take_back(job.name, plan, now_ms)
             sooner = next_free(plan, now_ms, await self.on_record(job, now_ms))
             if sooner is not None and sooner < job.next_at_ms:
                 values = job._asdict() | {"next_at_ms": sooner, "first_seen_ms": first_seen_ms}
@@ -137,16 +136,6 @@ class Jobs:
             await self._writer.submit(store.tell, name, "removed", "it has run, and delete_after_run is set")
             async with self._changing:
                 await self._make_way(name)
-
-    async def _forget_ahead(self, job: Job, now_ms: int) -> None:
-        """What a clock that was wrong let us call missed, and is to come: it was not missed."""
-        plan = plan_of(job.config, job.first_seen_ms)
-        cut = []
-        for first, last in await self._reader.all(Q.spans, (job.name, now_ms + 1)):
-            past = [at_ms for at_ms in plan.between(max(first, now_ms - _BACK_MS), now_ms) if at_ms >= first]
-            if first <= now_ms < last and past:
-                cut.append({"nominal": first, "until": past[-1], "fires": plan.count(first, past[-1])})
-        await self._writer.submit(store.forget_ahead, job.name, now_ms, cut)
 
     # --- the file ---------------------------------------------------------------------------------------------------
 
@@ -346,6 +335,7 @@ class Jobs:
             else:
                 made = made._replace(first_seen_ms=seen_by(config, first_seen_ms, now_ms))
                 plan = plan_of(config, made.first_seen_ms)
+                await self._take_back(config.name, plan, now_ms)
                 next_at_ms = next_free(plan, now_ms, await self._all_on_record(config.name, now_ms))
                 if next_at_ms is None:
                     made = made._replace(finished=1, disabled_reason="its instant had passed when it could have fired")
@@ -359,6 +349,18 @@ class Jobs:
         newest = max([*found.single, *(last for _, last in found.spans)], default=0)
         self._newest[name] = max(self._newest.get(name, 0), newest)
         return found
+
+    async def _take_back(self, name: str, plan: Schedule, now_ms: int) -> None:
+        """A clock that was wrong for a while had fires recorded as missed that are still to come: nobody missed them.
+
+        Were they left on record, a clock that jumps a year ahead and is put right would stop a job for a year.
+        """
+        cuts = []
+        for seq, first_ms in await self._reader.all(Q.spans_over, {"job": name, "now": now_ms}):
+            last_ms = last_before(plan, first_ms, now_ms) or first_ms
+            cuts.append((seq, plan.count(first_ms, last_ms), last_ms))
+        if cuts or await self._reader.one(Q.missed_after, (name, now_ms)) is not None:
+            await self._writer.submit(store.take_back, name, now_ms, cuts)
 
     async def _store(self, job: Job | None, values: dict[str, Any], actor: str, event: str) -> Job:
         stored = await self._writer.submit(store.put_job, job, values, actor, event)

@@ -97,6 +97,21 @@ SELECT nominal_at_ms, until_at_ms FROM cron_fire INDEXED BY cron_fire_span
 WHERE job = ?1 AND fires > 1 AND until_at_ms >= ?2 AND manual = 0
 UNION ALL SELECT from_ms, until_ms FROM cron_forgotten WHERE job = ?1 AND until_ms >= ?2;
 
+-- name: spans_over
+SELECT seq, nominal_at_ms FROM cron_fire INDEXED BY cron_fire_span
+WHERE job = :job AND fires > 1 AND until_at_ms > :now AND manual = 0 AND nominal_at_ms <= :now;
+
+-- name: missed_after
+SELECT seq FROM cron_fire WHERE job = ? AND manual = 0 AND nominal_at_ms > ? AND status = 'missed' LIMIT 1;
+
+-- name: take_back
+-- missed -> (none): by a clock that was set back they are still to come
+DELETE FROM cron_fire WHERE job = ? AND manual = 0 AND nominal_at_ms > ? AND status = 'missed' RETURNING fires;
+
+-- name: cut_span
+UPDATE cron_fire SET fires = min(fires, :fires), until_at_ms = iif(min(fires, :fires) > 1, :until, NULL)
+WHERE seq = :seq AND until_at_ms > :until RETURNING seq;
+
 -- name: newest_manual
 SELECT max(nominal_at_ms) FROM cron_fire WHERE job = ? AND manual = 1;
 
@@ -139,14 +154,6 @@ RETURNING nominal_at_ms, coalesce(until_at_ms, nominal_at_ms);
 -- name: forget_old
 DELETE FROM cron_fire WHERE recorded_at_ms < ? AND finished_at_ms IS NOT NULL
   AND job NOT IN (SELECT name FROM cron_job);
-
--- name: forget_ahead
--- of what was missed by a clock that was wrong: it comes after all
-DELETE FROM cron_fire WHERE job = ? AND manual = 0 AND status = 'missed' AND nominal_at_ms > ?;
-
--- name: cut_span
-UPDATE cron_fire SET fires = :fires, until_at_ms = iif(:fires > 1, :until, NULL)
-WHERE job = :job AND manual = 0 AND fires > 1 AND nominal_at_ms = :nominal;
 
 -- name: extend_forgotten
 -- what lies between was passed by the clock too; before the first stretch there may be fires to come, after a set back

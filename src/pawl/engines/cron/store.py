@@ -62,14 +62,6 @@ def forget_old(tx: Transaction) -> None:
     tx.execute(Q.forget_old, (tx.now_ms - KEPT_MS,))
 
 
-def forget_ahead(tx: Transaction, name: str, now_ms: int, cut: list[dict[str, Any]]) -> None:
-    """Take back that fires were missed which are now to come, since the clock was set back. ``cut``: what is left of
-    records for many."""
-    for span in cut:
-        tx.execute(Q.cut_span, span | {"job": name})
-    tx.execute(Q.forget_ahead, (name, now_ms))
-
-
 def take(
     tx: Transaction, job: Job, fires: list[NewFire], next_at_ms: int | None, over: str, owner: ProcessIdentity
 ) -> tuple[Job, list[Fire]] | None:
@@ -94,6 +86,18 @@ def take_by_hand(tx: Transaction, job: Job, fire: NewFire, owner: ProcessIdentit
     assert stored is not None
     _prune(tx, job.name, 1)
     return stored
+
+
+def take_back(tx: Transaction, name: str, now_ms: int, cuts: list[tuple[int, int, int]]) -> None:
+    """Take back that fires were missed which are still to come, since the clock was set back. ``cuts``: of records for
+    many the row, how many of them were missed all the same, and the last of those."""
+    gone = tx.execute(Q.take_back, (name, now_ms)).fetchall()
+    cut = [tx.one(Q.cut_span, {"seq": seq, "fires": fires, "until": until}) for seq, fires, until in cuts]
+    if gone or any(cut):
+        audit.record(
+            tx, actor=DAEMON, subject=("cron_job", name), event="missed_taken_back",
+            reason="the clock was set back, and they are still to come", details={"records": len(gone) + len(cut)},
+        )  # fmt: skip
 
 
 def adopt(tx: Transaction, fire: Fire, owner: ProcessIdentity, late: bool) -> Fire | None:
