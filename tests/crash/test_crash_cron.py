@@ -350,11 +350,16 @@ def test_a_claim_by_hand_that_reads_as_an_error(daemon: Daemon, ran: Ran) -> Non
 
 @pytest.mark.parametrize("point", ["cron.before_claim", "cron.after_claim", "cron.after_task"])
 def test_a_bug_in_the_scheduler(daemon: Daemon, ran: Ran, point: str) -> None:
-    """Whoever saw to a fire dies of a bug, and the daemon lives: the fire goes on, and runs once."""
-    configure(daemon, job("hourly", ran, catch_up="skip"))
+    """Whoever saw to a fire dies of a bug, and the daemon lives: the fire goes on, runs once, and is in the way of the
+    next one as long as it runs."""
+    configure(daemon, job("hourly", ran, gate(), catch_up="skip"))
     daemon.start(f"{point}=crash*1")
     pass_time(daemon, HOUR_S)
+    until(lambda: len(ran.lines) == 1, "it does not run")
+    until(lambda: f"failpoint {point}" in daemon.log(), "there was no bug")
 
+    assert daemon.call("daemon.status")["cron"]["under_way"] == 1
+    ran.go()
     (fire,) = over(daemon, 1)
 
     assert (fire.status, ran.lines) == ("completed", [fire.task_id])

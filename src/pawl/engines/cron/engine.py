@@ -417,15 +417,18 @@ class Scheduler:
 
     async def _drive(self, under: Under) -> None:
         """From claim to end. A bug on the way is no reason to leave a fire open, or to start it twice."""
+        pause_ms = _RETRY_MS[0]
         try:
             while True:
                 try:
                     return await self._live(under)
                 except Exception as error:
                     log.error("the driver of a fire died", job=under.fire.job, fire=under.fire.seq, exc_info=error)
+                    under.fire = await self._insist(lambda: self._row(under.fire))
                     if under.fire.task_id is None:
                         return await self._close(under, "failed", f"a bug in the daemon: {error!r}")
-                await self._plane.timers.sleep(_RETRY_MS[1])  # it has a task: whoever comes next must know of it
+                await self._plane.timers.sleep(pause_ms)  # it has a task: whoever comes next must know of it
+                pause_ms = min(pause_ms * 2, _RETRY_MS[1])
         finally:
             fires = self._under[under.fire.job]
             fires.remove(under)
@@ -514,10 +517,9 @@ class Scheduler:
             await self._insist(store_it)
         except PawlError as error:
             under.fire = await self._insist(lambda: self._row(fire))
-            if (under.fire.check_id if check else under.fire.task_id) is not None:
-                return True  # it was stored before, and the store did not tell
-            await self._close(under, "failed", error.message)
-            return False
+            if (under.fire.check_id if check else under.fire.task_id) is None:
+                await self._close(under, "failed", error.message)
+                return False
         under.fire = await self._insist(lambda: self._row(fire))
         return True
 
