@@ -22,11 +22,13 @@ MINUTELY = {"schedule": "* * * * *", "timezone": "UTC"}
 
 
 def _fires(daemon: Daemon, name: str, *statuses: str) -> list[dict[str, Any]]:
-    """Wait until the fires of a job stand so, oldest first."""
-    found: list[dict[str, Any]] = until(
-        lambda: [fire["status"] for fire in runs(daemon, name)] == list(statuses) and runs(daemon, name),
-        f"the fires of {name} are not {statuses}",
-    )
+    """Wait until the first fires of a job stand so, oldest first. On a slow machine others may follow."""
+
+    def first() -> list[dict[str, Any]]:
+        fires = runs(daemon, name)[: len(statuses)]
+        return fires if [fire["status"] for fire in fires] == list(statuses) else []
+
+    found: list[dict[str, Any]] = until(first, f"the fires of {name} are not {statuses}")
     return found
 
 
@@ -62,9 +64,9 @@ def test_overlap_queue(second: Any, daemon: Daemon, ran: Ran) -> None:
     second("queue")
     _fires(daemon, "job", "running", "claimed")
     ran.go()
-    one, two = ended(daemon, "job", 2)
+    one, two = _fires(daemon, "job", "completed", "completed")
 
-    assert (one["status"], two["status"], ran.lines) == ("completed", "completed", ["ran"] * 2)
+    assert ran.lines[:2] == ["ran"] * 2
     assert one["finished_at"] <= two["started_at"]
 
 
@@ -84,9 +86,7 @@ def test_overlap_allow(second: Any, daemon: Daemon, ran: Ran) -> None:
     second("allow")
     _fires(daemon, "job", "running", "running")
     ran.go()
-    one, two = ended(daemon, "job", 2)
-
-    assert {one["status"], two["status"]} == {"completed"}
+    _fires(daemon, "job", "completed", "completed")
 
 
 def test_a_run_by_hand_is_refused_while_another_goes_on(daemon: Daemon, ran: Ran) -> None:
@@ -111,7 +111,8 @@ def test_a_run_by_hand_is_refused_while_another_goes_on(daemon: Daemon, ran: Ran
     assert show(daemon, "job")["last"]["task_id"] == third["task_id"]
 
 
-def test_what_waits_of_a_removed_job_does_not_start(daemon: Daemon, ran: Ran) -> None:
+@pytest.mark.parametrize("word", ["remove", "disable"])
+def test_what_waits_of_a_job_that_is_gone_or_off_does_not_start(daemon: Daemon, ran: Ran, word: str) -> None:
     """What runs of it runs on; its history stays."""
     daemon.start()
     daemon.call("cron.add", name="job", job={**DAILY, "agent": "sh", "prompt": _waiting(ran), "overlap": "queue"})
@@ -119,11 +120,11 @@ def test_what_waits_of_a_removed_job_does_not_start(daemon: Daemon, ran: Ran) ->
     daemon.call("cron.run", name="job")
     _fires(daemon, "job", "running", "claimed")
 
-    daemon.call("cron.remove", name="job")
+    daemon.call(f"cron.{word}", name="job")
     ran.go()
     _, waited = _fires(daemon, "job", "completed", "skipped")
 
-    assert "removed" in waited["reason"]
+    assert f"{word}d" in waited["reason"]
     assert len(ran.lines) == 1
 
 
@@ -320,10 +321,14 @@ def test_history_is_kept_by_count_and_by_age(daemon: Daemon, hands: Hands) -> No
     assert len(daemon.call("cron.runs")) == 50
 
     daemon.call("cron.disable", name="old")
-    hands.set("2026-03-04T17:00:30Z")
-    until(lambda: show(daemon, "tick")["next_at"] < "2026-03-04T19", "the clock is not noticed")
+    hands.set("2026-03-04T16:30:30Z")
+    until(lambda: show(daemon, "tick")["next_at"] < "2026-03-04T18", "the clock is not noticed")
     daemon.call("cron.disable", name="many")
     assert daemon.call("cron.enable", name="many")["next_at"] == "2026-03-05T12:01:00.000Z"
+
+    hands.set("2026-03-05T12:00:50Z")  # right again, so that the home can be judged by its times
+    for name in ("old", "tick"):
+        moves_on(daemon, name, "2026-03-05T12:00:50")
 
 
 # --- findings ---------------------------------------------------------------------------------------------------
