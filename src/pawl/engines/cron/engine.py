@@ -89,7 +89,8 @@ class Scheduler:
         self._timer: Timer | None = None
         self._apart_ms = 0  # wall clock minus monotonic clock, at the last look
         self._since_ms = 0
-        self._first = True
+        self._started = False
+        self._first: set[str] = set()  # jobs that were not looked at since the start
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.troubles: dict[str, str] = {}  # jobs that cannot be recorded at the moment, and why
@@ -106,14 +107,10 @@ class Scheduler:
             self._begin(Fire._make(row), waits=False)
         for fire in [Fire._make(row) for row in await self._plane.reader.all(Q.open_fires)]:
             await self._take_over(fire)
-        self._spawn(self._look_first())
-
-    async def _look_first(self) -> None:
-        """What was due before we began; a full disk makes it wait, and the daemon answers all the same."""
-        await asyncio.gather(*(self._look_at(job.name) for job in self.jobs.all()))
-        self._first = False
-        for job in self.jobs.all():
-            self._moved(job)
+        self._first = {job.name for job in self.jobs.all()}
+        self._started = True
+        for name in sorted(self._first):  # beside one another: a full disk, or one job's trouble, holds up no other
+            self._spawn(self._look_at(name))
 
     async def stop(self) -> None:
         """Look no more. What runs is the control plane's; what waits is taken over by the next daemon."""
@@ -163,7 +160,7 @@ class Scheduler:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._closing or self._first:
+        if self._closing or not self._started:
             return
         while self._heap and self._stale(*self._heap[0]):
             heapq.heappop(self._heap)
@@ -218,6 +215,7 @@ class Scheduler:
             while not self._closing:
                 try:
                     await self._take_due(name)
+                    self._first.discard(name)
                     self.troubles.pop(name, None)
                     return
                 except StorageError as error:
@@ -239,7 +237,7 @@ class Scheduler:
         while (job := self.jobs.get(name)) is not None and job.next_at_ms is not None:
             now_ms = self._plane.timers.clock.wall_ms()
             if job.next_at_ms + jitter_ms(job.config) > now_ms:
-                if self._first:
+                if name in self._first:
                     await self.jobs.reschedule(job)  # the clock may have been set back while no daemon was there
                 return
             due = await self._due(job, now_ms)
@@ -260,7 +258,7 @@ class Scheduler:
         assert job.next_at_ms is not None
         plan = plan_of(job.config, job.first_seen_ms)
         on_record = await self.jobs.on_record(job, job.next_at_ms)
-        since_ms = self._since_ms if self._first else None
+        since_ms = self._since_ms if job.name in self._first else None
 
         def judge() -> Due:
             assert job.next_at_ms is not None
