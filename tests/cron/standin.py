@@ -197,8 +197,9 @@ class Plane:
         """End a task, clean up after it, and tell who waits."""
         task = await self.find(task_id)
         if task.status == "queued":
-            await self.writer.submit(tasks.end_queued, task.id, Outcome("cancelled", error_message=why), "test")
-        elif task.status == "running":
+            ended = await self.writer.submit(tasks.end_queued, task.id, Outcome("cancelled", error_message=why), "test")
+            task = ended.task  # or it has been started this moment
+        if task.status == "running":
             if status == "completed" or status == "failed":
                 bad = {} if status == "completed" else {"error_code": "exit", "error_message": why, "exit_code": 3}
                 outcome = Outcome(status, **bad)  # type: ignore[arg-type]
