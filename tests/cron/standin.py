@@ -28,7 +28,6 @@ from pawl.storage import Artifact, Database, Reader, Writer
 from pawl.timers import Timers
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
-TABLES = ("cron_fire", "gone")  # where records are: in the history, and what has left it
 _NOTHING = Artifact("0" * 64, 0)
 _LASTS = (300, 20 * SECOND, 90 * SECOND, 40 * MINUTE, 3 * HOUR)
 _ENDS = ("completed", "completed", "completed", "failed", "timed_out", "lost")
@@ -198,8 +197,9 @@ class Plane:
         """End a task, clean up after it, and tell who waits."""
         task = await self.find(task_id)
         if task.status == "queued":
-            await self.writer.submit(tasks.end_queued, task.id, Outcome("cancelled", error_message=why), "test")
-        elif task.status == "running":
+            ended = await self.writer.submit(tasks.end_queued, task.id, Outcome("cancelled", error_message=why), "test")
+            task = ended.task  # or it has been started this moment
+        if task.status == "running":
             if status == "completed" or status == "failed":
                 bad = {} if status == "completed" else {"error_code": "exit", "error_message": why, "exit_code": 3}
                 outcome = Outcome(status, **bad)  # type: ignore[arg-type]
@@ -263,18 +263,20 @@ class World:
         self.scheduler: Scheduler
 
     async def open(self) -> None:
-        """Open the database; what leaves the history goes to a table of the test's own."""
+        """Open the database, with a table of the test's own of all that was ever recorded."""
         asyncio.get_running_loop().set_default_executor(Here())
         self.idle = Idle()
         database = Database(self._path)
         connection = database.open_writer()
         connection.execute("PRAGMA synchronous = OFF")  # nobody pulls a plug here
-        connection.execute("CREATE TABLE gone AS SELECT * FROM cron_fire WHERE 0")
-        connection.execute("CREATE INDEX gone_seq ON gone (seq)")
-        connection.execute(
-            "CREATE TRIGGER keep_gone AFTER DELETE ON cron_fire BEGIN INSERT INTO gone SELECT "
-            + ", ".join(f"OLD.{row[1]}" for row in connection.execute("PRAGMA table_info(cron_fire)"))
-            + "; END"
+        connection.executescript(
+            """CREATE TABLE told (
+              number INTEGER PRIMARY KEY AUTOINCREMENT, job, at_ms, fires, until_ms, trigger, status
+            );
+            CREATE TRIGGER tell AFTER INSERT ON cron_fire WHEN NEW.manual = 0 BEGIN
+              INSERT INTO told (job, at_ms, fires, until_ms, trigger, status)
+              VALUES (NEW.job, NEW.nominal_at_ms, NEW.fires, NEW.until_at_ms, NEW.trigger, NEW.status);
+            END"""
         )
         self.writer = WatchedWriter(connection, self._path, self.clock)
         self.reader = WatchedReader(database)
@@ -333,8 +335,7 @@ class World:
 
     def records(self, seen: int) -> list[Any]:
         """The records after that one, not of fires by hand: number, job, instant, for how many, and the last."""
-        one = "SELECT seq, job, nominal_at_ms, fires, until_at_ms FROM {} WHERE seq > ?1 AND manual = 0"
-        return self.rows(" UNION ALL ".join(one.format(table) for table in TABLES) + " ORDER BY seq", (seen,))
+        return self.rows("SELECT number, job, at_ms, fires, until_ms FROM told WHERE number > ?", (seen,))
 
     def rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
         """What a look at the database finds, between the steps."""

@@ -118,6 +118,13 @@ def test_the_window_leaves_out_what_is_too_old() -> None:
     assert minutes(due.records) == [*range(1, 16)]
 
 
+@pytest.mark.parametrize("beyond_ms", [0, 1])
+def test_the_window_has_its_end_within(beyond_ms: int) -> None:
+    due = look(job("all", catch_up_window="2h"), Every(DAY, START), START, START + 2 * HOUR + beyond_ms)
+
+    assert len(due.runs) == 1 - beyond_ms
+
+
 def test_no_window_is_no_catching_up() -> None:
     due = judged(job("all", catch_up_window="0s"), 1, 20 * MINUTE + 30)
 

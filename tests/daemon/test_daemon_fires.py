@@ -320,7 +320,6 @@ def test_history_is_kept_by_count_and_by_age(daemon: Daemon, hands: Hands) -> No
     assert [fire["nominal_at"][11:16] for fire in newest] == ["12:00", "11:59"]
     assert len(daemon.call("cron.runs")) == 50
 
-    daemon.call("cron.disable", name="old")
     hands.set("2026-03-04T16:30:30Z")
     until(lambda: show(daemon, "tick")["next_at"] < "2026-03-04T18", "the clock is not noticed")
     daemon.call("cron.disable", name="many")
