@@ -296,6 +296,7 @@ class World:
         self.plane = Plane(owner, self.clock, self.writer, self.reader, self.random)
         self.jobs = Jobs(self.writer, self.reader, self.plane.timers, lambda: self.config)
         self.scheduler = Scheduler(self.plane, Agents(), self.jobs)  # type: ignore[arg-type]
+        self.scheduler._counting = Here()
         await self.plane.recover()
         await self.jobs.load()
         await self.jobs.reconcile()

@@ -59,6 +59,23 @@ class Book:
 
     def read(self, at_ms: int, fires: int, until_ms: int | None) -> None:
         """A new record: it tells of nothing that another tells of."""
+        if at_ms in self.single:  # it was missed, taken back and came again since the last look
+            said = self._world.rows(
+                "SELECT status FROM told WHERE job = ? AND at_ms = ? ORDER BY number", (self.name, at_ms)
+            )
+            assert {status for (status,) in said[:-1]} == {"missed"}, f"{self.name}: {rfc3339(at_ms)} has two records"
+            self.single.remove(at_ms)
+        for first, last in [(first, last) for first, last in self.spans if first <= at_ms <= last]:
+            cut = self._world.rows(  # it may have been cut back since the last look, by a clock that was set back
+                "SELECT until_at_ms FROM cron_fire WHERE job = ? AND manual = 0 AND nominal_at_ms = ?",
+                (self.name, first),
+            )
+            assert not cut or (cut[0][0] or first) < last, f"{self.name}: a record for many was not cut back"
+            self.spans.remove((first, last))
+            if cut and cut[0][0]:
+                self.spans.append((first, cut[0][0]))
+            elif cut:
+                insort(self.single, first)
         assert not self.told(at_ms), f"{self.name}: {rfc3339(at_ms)} has two records"
         if until_ms is None:
             fire = self.plan.after(at_ms - 1)
@@ -67,10 +84,48 @@ class Book:
             insort(self.single, at_ms)
         else:
             inside = bisect_left(self.single, at_ms), bisect_right(self.single, until_ms)
-            assert inside[0] == inside[1], f"{self.name}: a record for many covers one that has its own"
+            own = self._world.rows(
+                "SELECT 1 FROM cron_fire WHERE job = ? AND manual = 0 AND fires = 1 AND nominal_at_ms BETWEEN ? AND ?",
+                (self.name, at_ms, until_ms),
+            )
+            assert not own, f"{self.name}: a record for many covers one that has its own"
+            del self.single[inside[0] : inside[1]]  # they were missed, taken back, and missed together
+            self.spans = [(a, b) for a, b in self.spans if not (at_ms <= a and b <= until_ms)]
             assert not any(first <= until_ms and at_ms <= last for first, last in self.spans)
             assert sum(1 for _ in self.plan.between(at_ms, until_ms)) == fires
             self.spans.append((at_ms, until_ms))
+
+    def is_taken_back(self, low_ms: int) -> None:
+        """The clock was set back to ``low_ms``, or somewhat later: what was missed and is to come may have been taken
+        back, and then it is told of when it has come."""
+        rows = self._world.rows(
+            "SELECT nominal_at_ms, until_at_ms FROM cron_fire WHERE job = ? AND manual = 0 "
+            "AND coalesce(until_at_ms, nominal_at_ms) > ?", (self.name, low_ms),
+        )  # fmt: skip
+        now = dict(rows)
+        gone = self._world.rows("SELECT from_ms, until_ms FROM cron_forgotten WHERE job = ?", (self.name,))
+        forgotten = [(first, last) for first, last in self.spans if any(a <= first <= b for a, b in gone)]
+        now |= {at_ms: None for at_ms in self.single if any(a <= at_ms <= b for a, b in gone)} | dict(forgotten)
+        self.single = [at_ms for at_ms in self.single if at_ms <= low_ms or at_ms in now]
+        spans = [(first, now.get(first, first)) if last > low_ms else (first, last) for first, last in self.spans]
+        kept = [(first, last) for first, last in spans if last <= low_ms or first in now]
+        for first, last in kept:
+            if last is None:  # of many one is left
+                insort(self.single, first)
+        self.spans = [(first, last) for first, last in kept if last is not None]
+
+    def _on_record(self, at_ms: int) -> bool:
+        """Whether an instant is on record now: one that was missed may have been taken back at an earlier look."""
+        rows = self._world.rows(
+            "SELECT 1 FROM cron_fire WHERE job = ? AND manual = 0 AND nominal_at_ms = ?", (self.name, at_ms)
+        )
+        if not rows and at_ms in self.single:
+            said = self._world.rows(
+                "SELECT status FROM told WHERE job = ? AND at_ms = ? ORDER BY number DESC LIMIT 1", (self.name, at_ms)
+            )
+            assert said == [("missed",)], f"{self.name}: the record of {rfc3339(at_ms)} is gone"
+            self.single.remove(at_ms)
+        return bool(rows)
 
     def told(self, at_ms: int) -> bool:
         """Whether an instant is on record."""
@@ -80,7 +135,7 @@ class Book:
     def complete(self) -> None:
         """Each instant that the clock has passed since the last time is on record."""
         by_ms = self._world.clock.wall - self.jitter_ms
-        for at_ms in self._between(self.mark_ms + 1, by_ms, self.spans):
+        for at_ms in self._between(self.mark_ms + 1, by_ms, [*self.spans, *self.off]):
             assert self.told(at_ms), f"{self.name}: {rfc3339(at_ms)} has no record"
         self.mark_ms = max(self.mark_ms, by_ms)
 
@@ -108,8 +163,9 @@ class Book:
             assert not job.fires, f"{job.name} has no next fire"
             return
         assert job.next_at_ms + self.jitter_ms > now_ms, f"{job.name}: its next fire is over"
-        assert not self.told(job.next_at_ms)
-        for at_ms in self._between(now_ms + 1, job.next_at_ms - 1, [*self.spans, *self.off]):
+        assert not self._on_record(job.next_at_ms)
+        forgotten = self._world.rows("SELECT from_ms, until_ms FROM cron_forgotten WHERE job = ?", (self.name,))
+        for at_ms in self._between(now_ms + 1, job.next_at_ms - 1, [*self.spans, *self.off, *forgotten]):
             assert self.told(at_ms), f"{job.name}: it stands until {rfc3339(job.next_at_ms)}"
 
 
@@ -123,6 +179,7 @@ class Walk:
         self.off: set[str] = set()
         self.added = 0
         self._read = 0  # up to here the records were read
+        self.low_ms: int | None = None  # the clock was set back to here since the last look
 
     async def step(self) -> None:
         """Something happens."""
@@ -131,7 +188,10 @@ class Walk:
             [6, 4, 2, 3, 4, 2, 1, 1],
         )[0]  # fmt: skip
         self.said = does.__name__
+        before_ms = self.world.clock.wall
         await does()
+        if self.world.clock.wall < before_ms + 1 or does == self.dies:
+            self.low_ms = min(before_ms, self.world.clock.wall)
         await self.world.go_on(LOOK_MS + 5 * SECOND)  # a clock that was set is noticed within this
         self.check()
 
@@ -201,6 +261,10 @@ class Walk:
         for job in self.world.jobs.all():
             if job.name not in self.books:
                 self.books[job.name] = Book(job, self.world)
+        if self.low_ms is not None:
+            for book in self.books.values():
+                book.is_taken_back(self.low_ms)
+            self.low_ms = None
         for seq, name, *record in self.world.records(self._read):
             self._read = seq
             self.books[name].read(*record)

@@ -101,6 +101,7 @@ class Scheduler:
         self._timer: Timer | None = None
         self._apart_ms = 0  # wall clock minus monotonic clock, at the last look
         self._since_ms = 0
+        self._ticked_ms = 0  # monotonic
         self._counting = ThreadPoolExecutor(1, "cron")  # of its own: a long gap must not hold up whoever needs a thread
         self._unseen: set[str] = set()  # jobs that were not looked at since the start
         self._started = False
@@ -124,6 +125,7 @@ class Scheduler:
         clock = self._plane.timers.clock
         self._since_ms = clock.wall_ms()
         self._apart_ms = clock.wall_ms() - clock.monotonic_ms()
+        self._ticked_ms = clock.monotonic_ms()
         self._started = True
         self._unseen = {job.name for job in self.jobs.all()}
         for name in self._unseen:
@@ -242,8 +244,9 @@ class Scheduler:
         if abs(apart_ms - self._apart_ms) > _JUMP_MS:
             log.warning("the wall clock was set, or the machine slept", by_s=(apart_ms - self._apart_ms) / 1000)
         self._apart_ms = apart_ms
-        if set_back:
-            self._spawn(self._set_back())
+        if set_back:  # since when at most: what was due between then and now is due
+            self._spawn(self._set_back(now_ms - (clock.monotonic_ms() - self._ticked_ms)))
+        self._ticked_ms = clock.monotonic_ms()
         due = []
         while self._heap and self._heap[0][0] <= now_ms:
             entry = heapq.heappop(self._heap)
@@ -253,11 +256,11 @@ class Scheduler:
             self._spawn(self._look_at(name))
         self._arm()
 
-    async def _set_back(self) -> None:
+    async def _set_back(self, since_ms: int) -> None:
         """The clock was set back: fires that are now to come, and are not on record, come all the same."""
         for job in self.jobs.all():
             try:
-                await self.jobs.reschedule(job)
+                await self.jobs.reschedule(job, since_ms)
             except Exception as error:  # the others all the same
                 log.error("cannot move a job after the clock was set back", job=job.name, exc_info=error)
 

@@ -114,8 +114,9 @@ class Jobs:
             else:
                 self.put(Job._make(row))
 
-    async def reschedule(self, job: Job) -> None:
-        """Let an instant come that lies before the next fire and did not run: the clock was set back."""
+    async def reschedule(self, job: Job, since_ms: int | None = None) -> None:
+        """Let an instant come that lies before the next fire and did not run: the clock was set back, ``since_ms`` at
+        the earliest (without it: now)."""
         async with self._changing:
             job = self._jobs.get(job.name, job)
             now_ms = self._now()
@@ -124,7 +125,8 @@ class Jobs:
             first_seen_ms = seen_by(job.config, job.first_seen_ms, now_ms)
             plan = plan_of(job.config, first_seen_ms)
             await self._take_back(job.name, plan, now_ms)
-            sooner = next_free(plan, now_ms, await self.on_record(job, now_ms))
+            from_ms = now_ms if since_ms is None else min(since_ms, now_ms)
+            sooner = next_free(plan, from_ms, await self.on_record(job, from_ms))
             if sooner is not None and sooner < job.next_at_ms:
                 values = job._asdict() | {"next_at_ms": sooner, "first_seen_ms": first_seen_ms}
                 await self._store(job, values, tasks.DAEMON, "rescheduled")
