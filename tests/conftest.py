@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -13,6 +14,10 @@ import pytest
 
 from pawl.home import SOCKET_PATH_BYTES_MAX, Home
 from pawl.storage import Database, Writer
+
+# A shell ignores SIGINT in what it starts in the background, and what we start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class FakeClock:

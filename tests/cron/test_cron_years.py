@@ -91,7 +91,13 @@ class Book:
             assert not own, f"{self.name}: a record for many covers one that has its own"
             del self.single[inside[0] : inside[1]]  # they were missed, taken back, and missed together
             self.spans = [(a, b) for a, b in self.spans if not (at_ms <= a and b <= until_ms)]
-            assert not any(first <= until_ms and at_ms <= last for first, last in self.spans)
+            over = self._world.rows(
+                "SELECT 1 FROM cron_fire WHERE job = ? AND manual = 0 AND nominal_at_ms <= ? "
+                "AND coalesce(until_at_ms, nominal_at_ms) >= ?", (self.name, until_ms, at_ms),
+            )  # fmt: skip
+            assert len(over) <= 1, f"{self.name}: two records tell of the same"
+            parts = [(a, min(b, at_ms - 1)) for a, b in self.spans] + [(max(a, until_ms + 1), b) for a, b in self.spans]
+            self.spans = sorted({(a, b) for a, b in parts if a <= b})  # what was taken back, and came again
             assert sum(1 for _ in self.plan.between(at_ms, until_ms)) == fires
             self.spans.append((at_ms, until_ms))
 
