@@ -63,7 +63,9 @@ class Book:
             said = self._world.rows(
                 "SELECT status FROM told WHERE job = ? AND at_ms = ? ORDER BY number", (self.name, at_ms)
             )
-            assert {status for (status,) in said[:-1]} == {"missed"}, f"{self.name}: {rfc3339(at_ms)} has two records"
+            assert {status for (status,) in said[:-1]} <= {"missed", "claimed"}, (
+                f"{self.name}: {rfc3339(at_ms)} has two records"
+            )
             self.single.remove(at_ms)
         for first, last in [(first, last) for first, last in self.spans if first <= at_ms <= last]:
             cut = self._world.rows(  # it may have been cut back since the last look, by a clock that was set back
@@ -129,7 +131,8 @@ class Book:
             said = self._world.rows(
                 "SELECT status FROM told WHERE job = ? AND at_ms = ? ORDER BY number DESC LIMIT 1", (self.name, at_ms)
             )
-            assert said == [("missed",)], f"{self.name}: the record of {rfc3339(at_ms)} is gone"
+            # a claimed one may have been closed as missed by the next daemon; what ran twice is seen elsewhere
+            assert said in ([("missed",)], [("claimed",)]), f"{self.name}: the record of {rfc3339(at_ms)} is gone"
             self.single.remove(at_ms)
         return bool(rows)
 
