@@ -331,7 +331,7 @@ def test_each_instant_has_one_record_whatever_happens(home: Home, run: Callable[
             walker = Walk(world, random)
             await world.idle.wait()
             walker.check()
-            for _ in range(67):
+            for _ in range(40):
                 await walker.step()
             await walker.rest()
         finally:
