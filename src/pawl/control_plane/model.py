@@ -138,9 +138,9 @@ class NewTask(NamedTuple):
 
     ``request_sha256`` is the digest of the body that an idempotency key stands for, ``key_place`` its place (from 1)
     among several that were asked for at once. ``key_scope``: whose key it is; without it its creator's, or of a
-    sub-agent its parent's. ``asked_by``: the running task that
-    asks for it from inside, which pays ``actions`` of its budget; None for the operator's own. ``policy``: digest and
-    text of the effective policy. ``why``: the gates it passed, for the audit log.
+    sub-agent its parent's. ``asked_by``: the running task that asks for it from inside, which pays ``actions`` of its
+    budget; None for the operator's own. ``policy``: digest and text of the effective policy. ``why``: the gates it
+    passed, for the audit log.
     """
 
     id: str

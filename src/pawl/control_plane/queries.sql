@@ -5,8 +5,8 @@
 INSERT INTO task (
   id, kind, agent, status, priority, created_at_ms, queue_deadline_ms, started_at_ms, heartbeat_at_ms,
   heartbeat_mono_ms, deadline_at_ms, deadline_mono_ms, timeout_ms, retries_left, attempt, retry_of, idempotency_key,
-  key_scope, key_place, request_sha256, creator, chain, depth, principal, parent_id, mode, policy_sha256, budget_id, goal_id, labels,
-  source, prompt, cwd, env, inputs, owner_pid, owner_start, owner_boot
+  key_scope, key_place, request_sha256, creator, chain, depth, principal, parent_id, mode, policy_sha256, budget_id,
+  goal_id, labels, source, prompt, cwd, env, inputs, owner_pid, owner_start, owner_boot
 ) VALUES (
   ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 ) RETURNING *;

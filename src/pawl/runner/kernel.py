@@ -139,23 +139,20 @@ def own_thread_children() -> list[int] | None:
 
 def carries(pid: int, name: bytes, value: bytes, proc: str = PROC) -> bool:
     """Whether the environment that a process was started with has this variable; False where it cannot be read."""
-    try:
-        environment = read_file(f"{proc}/{pid}/environ")
-    except OSError:
-        return False
-    return name + b"=" + value in environment.split(b"\0")
+    return name + b"=" + value in _environment(pid, proc)
 
 
 def value_of(pid: int, name: bytes, proc: str = PROC) -> bytes:
     """What a variable was when a process was started; empty where there was none, or it cannot be read."""
+    prefix = name + b"="
+    return next((item[len(prefix) :] for item in _environment(pid, proc) if item.startswith(prefix)), b"")
+
+
+def _environment(pid: int, proc: str) -> list[bytes]:
     try:
-        environment = read_file(f"{proc}/{pid}/environ")
+        return read_file(f"{proc}/{pid}/environ").split(b"\0")
     except OSError:
-        return b""
-    for item in environment.split(b"\0"):
-        if item.startswith(name + b"="):
-            return item[len(name) + 1 :]
-    return b""
+        return []
 
 
 def become_subreaper() -> bool:

@@ -52,7 +52,6 @@ PRECONDITION = "precondition"  # the part of a fire that such a task is
 _CHECK_MS = 60_000  # how long a precondition may take
 _WAITING_MAX = 100  # fires of one job that wait for one another
 _AT_ONCE = 16  # claims, and starts, that are on their way to the disk: a thousand would keep the daemon from answering
-_DEATHS_MAX = 3  # of the driver of one fire
 
 
 class Agents(Protocol):
@@ -64,7 +63,7 @@ class Agents(Protocol):
     ) -> NewTask:  # fmt: skip
         """A task for an agent that nobody sits in front of, under its own policy.
 
-        Raises ``agent_not_found`` and ``agent_disabled``.
+        Raises ``agent_not_found``, ``agent_disabled`` and ``sandbox_unavailable``.
         """
         ...
 
@@ -81,7 +80,7 @@ class Under:
         self.behind = behind  # the ends of those it waits for
         self.replaced: str | None = None  # why it is not wanted any more
         loop = asyncio.get_running_loop()
-        self.settled: asyncio.Future[None] = loop.create_future()  # it has its task, or has ended without one
+        self.given: asyncio.Future[None] = loop.create_future()  # it has its task, or has ended without one
         self.over: asyncio.Future[None] = loop.create_future()  # it has ended, and no process of it is left
 
 
@@ -437,14 +436,14 @@ class Scheduler:
             fires.remove(under)
             if not fires:
                 del self._under[under.fire.job]
-            _resolve(under.settled)
+            _resolve(under.given)
             _resolve(under.over)
 
     async def _live(self, under: Under) -> None:
         if under.fire.status not in OPEN and under.fire.task_id is None:
             return
         if under.fire.task_id is not None or await self._start(under):
-            _resolve(under.settled)
+            _resolve(under.given)
             await self._see_end(under)
 
     async def _row(self, fire: Fire) -> Fire:
@@ -605,7 +604,7 @@ class Scheduler:
                 raise FireRefused(f"cannot run {name} now: {fire.reason}, and its overlap is skip", job=name)
             started = self._begin(fire)
         if not fire.waits and not job.config.precondition:
-            await started.settled
+            await started.given
         return started.fire
 
     async def _claim_by_hand(self, job: Job, new: NewFire) -> Fire:
