@@ -113,3 +113,26 @@ def test_big_jobs_fit_into_a_list(daemon: Daemon) -> None:
 
     assert len(daemon.call("cron.list")) == 50
     assert daemon.call("cron.show", name="big0")["prompt"] == prompt
+
+
+def test_a_job_that_can_never_fire_keeps_neither_the_daemon_nor_the_others_from_working(daemon: Daemon) -> None:
+    """An instant beyond the calendar, an unknown zone and an agent that is not there: each is one disabled job."""
+    bad = "".join(
+        f'[[cron]]\nname = "{name}"\n{keys}\nprompt = "x"\n'
+        for name, keys in {
+            "late": 'at = "9999-12-31T23:59:59"\ntimezone = "Pacific/Pago_Pago"\nagent = "sh"',
+            "nowhere": 'every = "1h"\ntimezone = "Mars/Olympus"\nagent = "sh"',
+            "nobody": 'every = "1h"\nagent = "gone"',
+        }.items()
+    )
+    good = '[[cron]]\nname = "good"\nevery = "1s"\nagent = "echo"\nprompt = "x"\n'
+    daemon.configure(CONFIG + bad + good)
+    daemon.start()
+
+    until(lambda: [fire for fire in fires(daemon, "good") if fire["status"] == "completed"], "the good one never ran")
+
+    jobs = {job["name"]: job for job in daemon.call("cron.list")}
+    assert [name for name, job in jobs.items() if not job["enabled"]] == ["late", "nobody", "nowhere"]
+    assert all(jobs[name]["disabled_reason"] for name in ("late", "nobody", "nowhere"))
+    found = {each["subject"] for each in daemon.call("daemon.status")["findings"]}
+    assert {"late", "nobody", "nowhere"} <= found
